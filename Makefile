@@ -1,0 +1,47 @@
+# Set-up, the first iteration, and the checks. Every target makes what it needs; a second call only runs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+DEFAULT_MODEL := smollm2-135m-instruct
+
+.PHONY: iteration test lint test-fast bench ui setup model lock clean
+
+iteration: model
+	$(BIN)/python -m pipeline run iteration
+
+setup: .venv/installed
+
+.venv/installed: requirements/cpu.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Cadre is locked for Python 3.11, {sys.executable} is {v[0]}.{v[1]}; install 3.11 and run: make PYTHON=/path/to/python3.11") if v != (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c 'import torch; print("torch", torch.__version__, "(CPU build)" if torch.version.cuda is None else "brought CUDA libraries: it runs, but it is larger than this lock needs; see README, Install")'
+	touch $@
+
+model: setup
+	@$(BIN)/python -m stages.checkpoints prepare $(DEFAULT_MODEL)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint model
+	$(BIN)/python -m pytest
+
+test-fast: lint
+	$(BIN)/python -m pytest -m 'not slow'
+
+bench: model
+	$(BIN)/python -m tests.benchmarks
+
+ui: setup
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1
+
+# Resolve requirements/cpu.in anew. vLLM's requirements are read from its own metadata.
+lock: setup
+	$(BIN)/python requirements/lock.py
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

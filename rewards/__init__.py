@@ -1,0 +1,1 @@
+"""How good what happened was, and who gets the credit."""

@@ -1,0 +1,181 @@
+"""What a stage is: named tables in, named tables out, and an account of every row.
+
+A stage runs on Ray Data by `map_parts`: one small row per part number goes through
+`ray.data`, and the task reads and writes the parts themselves, so that no table passes through
+the driver. The work inside is a plain function over `pyarrow.Table` that tests call without Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from stages.tables import Part, TableRef, TableSink
+from workflows.errors import CadreError, UsageError
+
+Lease = Literal["none", "engine", "trainer"]
+
+
+@dataclass(slots=True)
+class Account:
+    """Rows in = rows out + excluded, by reason, at one boundary.
+
+    `unit` says what a row is (task, episode, turn). Raises nothing by itself: the runner calls `check`.
+    """
+
+    boundary: str
+    unit: str
+    rows_in: int
+    rows_out: int
+    excluded: dict[str, int] = field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.rows_in != self.rows_out + sum(self.excluded.values()):
+            raise CadreError(
+                f"rows are lost at {self.boundary!r}: {self.rows_in} {self.unit}s in, {self.rows_out} out, "
+                f"excluded {self.excluded or 'none'}; this is a fault in the stage, please report it"
+            )
+
+    def merge(self, other: Account) -> Account:
+        excluded = dict(self.excluded)
+        for reason, count in other.excluded.items():
+            excluded[reason] = excluded.get(reason, 0) + count
+        return Account(
+            self.boundary, self.unit, self.rows_in + other.rows_in, self.rows_out + other.rows_out, excluded
+        )
+
+
+@dataclass(slots=True)
+class StageResult:
+    """What a stage leaves for its manifest: the parts of each output, accounts, and plain numbers."""
+
+    parts: dict[str, list[Part]]
+    accounts: list[Account] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # sentences for the summary, e.g. "no signal: ..."
+
+
+class Progress(Protocol):
+    """Where a stage reports how far it is. `unit` rates are shown by the command line."""
+
+    def start(self, label: str, total: int | None, unit: str) -> None: ...
+    def advance(self, amount: int = 1, **rates: float) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Quiet:
+    """A progress that shows nothing: for tests and library use."""
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        pass
+
+    def advance(self, amount: int = 1, **rates: float) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Context:
+    """What a stage may use beside its tables. Pure stages use `progress` only."""
+
+    iteration: int
+    progress: Progress = field(default_factory=Quiet)
+    fleet: Any = None  # pipeline.fleet.Fleet, for stages that hold a lease
+
+
+class Stage(Protocol):
+    """One node of an iteration.
+
+    `inputs` and `outputs` map table names to schemas; `folder` is where the manifest lies, within
+    the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
+    """
+
+    name: str
+    folder: str
+    lease: Lease
+    inputs: Mapping[str, pa.Schema]
+    outputs: Mapping[str, pa.Schema]
+    places: Mapping[str, str]
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult: ...
+
+
+def check_chain(stages: Sequence[Stage]) -> None:
+    """Refuse a list of stages in which an input is not an earlier stage's output of the same schema.
+
+    Raises:
+        UsageError: naming the stage, the table and what is there instead.
+    """
+    known: dict[str, tuple[str, pa.Schema]] = {}
+    for stage in stages:
+        for table, schema in stage.inputs.items():
+            if table not in known:
+                raise UsageError(
+                    f"stage {stage.name!r} reads table {table!r}, which no earlier stage writes; "
+                    f"written before it: {', '.join(known) or 'nothing'}"
+                )
+            writer, have = known[table]
+            for column in schema.names:
+                if column not in have.names or have.field(column).type != schema.field(column).type:
+                    raise UsageError(
+                        f"stage {stage.name!r} reads {table!r} column {column!r} as "
+                        f"{schema.field(column).type}, but {writer!r} does not write it so"
+                    )
+        for table, schema in stage.outputs.items():
+            if table in known:
+                raise UsageError(f"table {table!r} is written by {known[table][0]!r} and by {stage.name!r}")
+            known[table] = (stage.name, schema)
+
+
+def map_parts(
+    work: Callable[..., dict[str, Any]],
+    indices: Sequence[int],
+    *,
+    num_cpus: float = 0.25,
+    retries: int = 3,
+    on_done: Callable[[dict[str, Any]], None] | None = None,
+    **arguments: Any,
+) -> list[dict[str, Any]]:
+    """Run `work(index, **arguments)` for every part number on Ray Data; return its receipts by index.
+
+    A receipt is a small dict that pickles: `work` writes its tables itself. Errors raised by `work`
+    come back as themselves, not as Ray's wrappers, and name no worker. `retries=0` is for work with
+    side effects that must not happen twice.
+    """
+    import pickle
+
+    import ray
+
+    if not indices:
+        return []
+
+    def run_one(batch: pa.Table) -> pa.Table:
+        index = batch["index"][0].as_py()
+        try:
+            outcome: Any = work(index, **arguments)
+        except CadreError as error:
+            outcome = error
+        return pa.table({"index": [index], "receipt": pa.array([pickle.dumps(outcome)], pa.binary())})
+
+    rows = ray.data.from_items([{"index": i} for i in indices], override_num_blocks=len(indices))
+    done = rows.map_batches(
+        run_one, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus, max_retries=retries
+    )
+    receipts: dict[int, dict[str, Any]] = {}
+    for row in done.iter_rows():
+        outcome = pickle.loads(row["receipt"])
+        if isinstance(outcome, CadreError):
+            raise outcome
+        receipts[row["index"]] = outcome
+        if on_done:
+            on_done(outcome)
+    if lost := set(indices) - receipts.keys():
+        raise CadreError(f"Ray Data returned no receipt for parts {sorted(lost)}")
+    return [receipts[i] for i in indices]

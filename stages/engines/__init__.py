@@ -1,0 +1,1 @@
+"""Engines: what samples tokens. One small protocol, several back ends."""

@@ -1,0 +1,103 @@
+"""Parts of tables on any filesystem that fsspec knows.
+
+A table is a list of Parquet parts. Part `k` of every table of an iteration up to `credit` holds
+the same groups, so that stages which work group by group are maps over part numbers, without a
+shuffle (`docs/design.md`, "Aligned parts").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workflows.trajectory import conform
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One written file: its name within the table's folder, rows, bytes and content hash."""
+
+    name: str
+    rows: int
+    bytes: int
+    hash: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table to read: its folder (any fsspec URL), its parts, and the schema that they have."""
+
+    name: str
+    folder: str
+    schema: pa.Schema
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(p.rows for p in self.parts)
+
+    def read_part(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        return read_parquet(f"{self.folder}/{self.parts[index].name}", self.schema, columns)
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All parts as one table: for tables that are known to be small, and for tests."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(c) for c in columns])
+        return pa.concat_tables(
+            [self.read_part(i, columns) for i in range(len(self.parts))] or [schema.empty_table()]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableSink:
+    """A table to write: its folder and schema."""
+
+    name: str
+    folder: str
+    schema: pa.Schema
+
+    def write_part(self, index: int, table: pa.Table) -> Part:
+        """Write one part, replacing a part of the same number, and return what a manifest says of it."""
+        name = f"part-{index:05d}.parquet"
+        data = parquet_bytes(conform(table, self.schema))
+        write_bytes(f"{self.folder}/{name}", data)
+        return Part(name, table.num_rows, len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+
+    def ref(self, parts: Sequence[Part]) -> TableRef:
+        return TableRef(self.name, self.folder, self.schema, tuple(parts))
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read_parquet(url: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    with fsspec.open(url, "rb") as file:
+        table = pq.read_table(file, columns=list(columns) if columns is not None else None)
+    if columns is not None:
+        schema = pa.schema([schema.field(c) for c in columns])
+    return conform(table, schema)
+
+
+def write_bytes(url: str, data: bytes) -> None:
+    """Write a whole file so that no reader sees half of it: by rename where the filesystem has one."""
+    fs, path = fsspec.core.url_to_fs(url)
+    fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+    if "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+        temporary = f"{path}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+        fs.mv(temporary, path)
+    else:
+        fs.pipe_file(path, data)

@@ -1,0 +1,1 @@
+"""Training: packing, losses, the DeepSpeed worker and its checkpoints."""

@@ -1,0 +1,1 @@
+"""Who acts, in what order, with which tools, and what is recorded."""

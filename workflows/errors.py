@@ -1,0 +1,44 @@
+"""The errors that a user meets. Each is one message: what, where, got and expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CadreError(Exception):
+    """Base of every error that Cadre raises on purpose."""
+
+
+class UsageError(CadreError):
+    """Settings, data, a plug-in or a command line that can't work. Exit code 2, raised before Ray starts."""
+
+
+class WorkflowError(UsageError):
+    """A workflow graph, role, prompt or parser that is declared wrongly."""
+
+
+class DataError(UsageError):
+    """Task rows or a corpus that can't be read as declared."""
+
+
+class SchemaError(CadreError):
+    """A plug-in returned something of the wrong shape."""
+
+
+class RunFailed(CadreError):
+    """A run that can't go on: nothing to train on, a budget of failures spent, an engine lost. Exit 1."""
+
+
+class InfraError(CadreError):
+    """A failure that is not the policy's doing. Its episode is kept, labelled and not trained on."""
+
+
+class ToolRefusal(CadreError):
+    """A tool refuses what the policy asked for. The policy's own doing: status `tool_error`, trained on."""
+
+
+def did_you_mean(got: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for a near miss, else an empty string."""
+    close = difflib.get_close_matches(got, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

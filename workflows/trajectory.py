@@ -1,0 +1,270 @@
+"""The tables of a run: every column name and type is spelled here and nowhere else.
+
+One iteration leaves these tables behind (`docs/design.md` draws the flow):
+
+    tasks → turns, episodes → rewards → credit → partition/<model> → updates, models
+
+Rows are joined by key, never by position: an episode is `episode_id`, a turn is
+`(episode_id, turn_index)`. Free-form values are JSON text, because Arrow structs that differ
+between two files lose fields without a word. List columns are one level deep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Final
+
+import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+
+_NAMED_VALUES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
+_TOKEN_IDS = pa.list_(pa.int32())
+_LOGPROBS = pa.list_(pa.float32())
+
+TURN_KEYS: Final = ("episode_id", "turn_index")
+
+TASKS: Final = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("split", pa.string()),
+        ("source", pa.string()),
+        ("inputs", pa.string()),  # JSON object: what prompts, routing and tools may see
+        ("gold", pa.string()),  # JSON object: answers and private tests, seen by rewards only
+        ("row_hash", pa.string()),
+    ]
+)
+
+_EPISODE_IDENTITY = [
+    ("iteration", pa.int32()),
+    ("split", pa.string()),
+    ("task_id", pa.string()),
+    ("group_id", pa.string()),  # "{iteration:05d}/{task_id}"
+    ("sample", pa.int32()),
+    ("episode_id", pa.string()),  # "{group_id}/{sample}"
+]
+
+TURNS: Final = pa.schema(
+    [
+        *_EPISODE_IDENTITY,
+        ("turn_index", pa.int32()),  # topological, independent of timing
+        ("step", pa.string()),
+        ("round", pa.int32()),
+        ("branch", pa.string()),
+        ("parents", pa.list_(pa.int32())),  # turn_index of the turns whose output this one read
+        # what
+        ("event", pa.string()),  # llm, tool, control
+        ("act", pa.string()),  # null or spawn, delegate, message, aggregate, return, stop
+        ("role", pa.string()),
+        ("model_id", pa.string()),
+        ("base_id", pa.string()),
+        ("policy_version", pa.int32()),  # version of the weights that was asked
+        ("team_version", pa.string()),  # JSON: every model's version when this turn was asked
+        ("trainable", pa.bool_()),
+        # tokens
+        ("prompt_token_ids", _TOKEN_IDS),
+        ("response_token_ids", _TOKEN_IDS),
+        ("behaviour_logprobs", _LOGPROBS),  # as long as response_token_ids
+        ("logprobs_mode", pa.string()),
+        ("sampling", pa.string()),  # JSON: temperature, top_p, top_k, max_tokens, stop, seed
+        ("num_prompt_tokens", pa.int32()),
+        ("num_cached_tokens", pa.int32()),
+        ("context_hash", pa.string()),  # of the prompt ids and the tokenizer
+        # text
+        ("messages", pa.string()),  # JSON list of {role, content}
+        ("response_text", pa.string()),
+        ("parsed", pa.string()),  # JSON
+        ("format_valid", pa.bool_()),
+        ("cut", pa.string()),  # JSON: what truncation removed from the prompt
+        # outcome
+        ("status", pa.string()),
+        ("status_detail", pa.string()),
+        ("finish_reason", pa.string()),
+        ("metrics", _NAMED_VALUES),
+        # tool
+        ("tool", pa.string()),
+        ("tool_request", pa.string()),  # JSON
+        ("tool_result", pa.string()),  # JSON
+        ("attempts", pa.int32()),
+        # time: seconds from the episode's start, monotonic clock
+        ("queued_at", pa.float64()),
+        ("started_at", pa.float64()),
+        ("first_token_at", pa.float64()),
+        ("ended_at", pa.float64()),
+        # lineage
+        ("origin", pa.string()),  # sampled, copied, replayed, probe, imported
+        ("base_episode_id", pa.string()),
+        ("replay_from_turn", pa.int32()),
+    ]
+)
+
+EPISODES: Final = pa.schema(
+    [
+        *_EPISODE_IDENTITY,
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("stop_reason", pa.string()),
+        ("num_turns", pa.int32()),
+        ("num_prompt_tokens", pa.int64()),
+        ("num_response_tokens", pa.int64()),
+        ("started_at", pa.float64()),  # epoch seconds
+        ("seconds", pa.float64()),
+    ]
+)
+
+REWARDS: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("reward", pa.float64()),  # null where there is none
+        ("reward_parts", _NAMED_VALUES),  # before weights, one per configured reward
+        ("no_reward_reason", pa.string()),  # why `reward` is null; null where it is not
+    ]
+)
+
+CREDIT: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("return", pa.float64()),
+        ("advantage", pa.float64()),
+        ("excluded", pa.string()),  # null, or why this turn is not trained on
+        ("channels", _NAMED_VALUES),  # further credit channels
+    ]
+)
+
+PARTITION: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("group_id", pa.string()),
+        ("model_id", pa.string()),
+        ("role", pa.string()),
+        ("step", pa.string()),
+        ("policy_version", pa.int32()),
+        ("rank", pa.int32()),
+        ("mini_batch", pa.int32()),  # which optimizer step of an epoch
+        ("micro_batch", pa.int32()),  # which forward pass of that step on that rank
+        ("prompt_token_ids", _TOKEN_IDS),
+        ("response_token_ids", _TOKEN_IDS),
+        ("behaviour_logprobs", _LOGPROBS),
+        ("temperature", pa.float64()),  # the sampler's: the trainer divides its logits by it
+        ("return", pa.float64()),
+        ("advantage", pa.float64()),
+    ]
+)
+
+UPDATES: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("model_id", pa.string()),
+        ("kind", pa.string()),  # step, or summary (one per model, last)
+        ("step", pa.int32()),  # optimizer step within this update; null in the summary
+        ("version_before", pa.int32()),
+        ("version_after", pa.int32()),
+        ("loss", pa.float64()),  # token mean
+        ("policy_loss", pa.float64()),
+        ("kl_old", pa.float64()),  # k3 of old (start of this update) against current policy
+        ("clip_fraction", pa.float64()),
+        ("entropy", pa.float64()),
+        ("importance_ratio_max", pa.float64()),
+        ("sampler_gap_mean", pa.float64()),  # mean |trainer old logprob - behaviour logprob|
+        ("sampler_gap_max", pa.float64()),
+        ("sampler_kl", pa.float64()),  # k3 of behaviour against trainer's old policy
+        ("gradient_norm", pa.float64()),  # before clipping
+        ("learning_rate", pa.float64()),
+        ("num_rows", pa.int64()),
+        ("num_tokens", pa.int64()),  # response tokens in the loss
+        ("num_forward_tokens", pa.int64()),  # prompt and response tokens, without padding
+        ("seconds", pa.float64()),
+        ("skipped", pa.string()),  # null, or why no optimizer step was made
+    ]
+)
+
+MODELS: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("model_id", pa.string()),
+        ("base_id", pa.string()),
+        ("adapter", pa.string()),  # JSON, null for full weights
+        ("version", pa.int32()),
+        ("parent_version", pa.int32()),
+        ("uri", pa.string()),
+        ("hash", pa.string()),
+    ]
+)
+
+# Statuses of a turn and of an episode. The first three are the policy's own doing, the last
+# three are not: their reward is null and nothing of that episode is trained on.
+OK: Final = "ok"
+MALFORMED: Final = "malformed"
+TOOL_ERROR: Final = "tool_error"
+TRUNCATED: Final = "truncated"
+INFRA_ERROR: Final = "infra_error"
+TIMEOUT: Final = "timeout"
+CANCELLED: Final = "cancelled"
+STATUSES: Final = (OK, MALFORMED, TOOL_ERROR, TRUNCATED, INFRA_ERROR, TIMEOUT, CANCELLED)
+NOT_THE_POLICYS_DOING: Final = frozenset({INFRA_ERROR, TIMEOUT, CANCELLED})
+
+
+def group_id_of(iteration: int, task_id: str) -> str:
+    return f"{iteration:05d}/{task_id}"
+
+
+def episode_id_of(group_id: str, sample: int) -> str:
+    return f"{group_id}/{sample}"
+
+
+def seed_for(run_seed: int, *parts: object) -> int:
+    """A 63-bit seed that depends on its arguments only: not on the process, order or time.
+
+    Callers pass `(iteration, task_id, sample, step, round, branch)`. Python's own `hash` differs
+    between processes, which is why this is a keyed hash.
+    """
+    key = (run_seed % 2**64).to_bytes(8, "little")
+    digest = hashlib.blake2b(to_json([str(p) for p in parts]).encode(), digest_size=8, key=key)
+    return int.from_bytes(digest.digest(), "little") >> 1
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON with sorted keys, so that equal values are equal text. NaN and inf are refused."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates, which no UTF-8 file can hold; everything else is kept as it is."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def named_values(values: dict[str, float]) -> list[dict[str, Any]]:
+    """A mapping as rows of a `list<struct<name, value>>` column; values that are not finite become null."""
+    return [{"name": k, "value": float(v) if math.isfinite(v) else None} for k, v in values.items()]
+
+
+def rows_to_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows to a table of exactly this schema.
+
+    Raises:
+        KeyError: a row has a column that the schema lacks (pyarrow would drop it silently).
+    """
+    known = set(schema.names)
+    for row in rows:
+        if extra := row.keys() - known:
+            raise KeyError(f"columns {sorted(extra)} are not in the schema ({', '.join(schema.names)})")
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Select, order and cast the columns of `table` to `schema`, and drop its metadata.
+
+    Raises:
+        KeyError: a column is missing or is one that the schema does not know.
+        pyarrow.ArrowInvalid: a value does not fit its type.
+    """
+    if missing := set(schema.names) - set(table.column_names):
+        raise KeyError(f"columns {sorted(missing)} are missing")
+    if extra := set(table.column_names) - set(schema.names):
+        raise KeyError(f"columns {sorted(extra)} are not in the schema ({', '.join(schema.names)})")
+    return table.select(schema.names).cast(schema).replace_schema_metadata(None)
