@@ -39,7 +39,7 @@ bench: model
 ui: setup
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1
 
-# Resolve requirements/cpu.in anew. vLLM's requirements are read from its own metadata.
+# Freeze what is installed. Change requirements/cpu.in and install first.
 lock: setup
 	$(BIN)/python requirements/lock.py
 

@@ -7,6 +7,8 @@ the driver. The work inside is a plain function over `pyarrow.Table` that tests 
 
 from __future__ import annotations
 
+import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -140,14 +142,16 @@ def map_parts(
     *,
     num_cpus: float = 0.25,
     retries: int = 3,
+    concurrency: int | None = None,
     on_done: Callable[[dict[str, Any]], None] | None = None,
     **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run `work(index, **arguments)` for every part number on Ray Data; return its receipts by index.
 
-    A receipt is a small dict that pickles: `work` writes its tables itself. Errors raised by `work`
-    come back as themselves, not as Ray's wrappers, and name no worker. `retries=0` is for work with
-    side effects that must not happen twice.
+    A receipt is a small dict that pickles: `work` writes its tables itself. An error raised by `work`
+    comes back as itself, not as Ray's wrapper, with its worker's traceback as a note. `retries=0` is
+    for work with side effects that must not happen twice; `concurrency` bounds how many parts are
+    under way at once.
     """
     import pickle
 
@@ -158,20 +162,25 @@ def map_parts(
 
     def run_one(batch: pa.Table) -> pa.Table:
         index = batch["index"][0].as_py()
-        try:
-            outcome: Any = work(index, **arguments)
-        except CadreError as error:
-            outcome = error
-        return pa.table({"index": [index], "receipt": pa.array([pickle.dumps(outcome)], pa.binary())})
+        receipt = pickle.dumps(_outcome(work, index, arguments))
+        return pa.table({"index": [index], "receipt": pa.array([receipt], pa.binary())})
 
     rows = ray.data.from_items([{"index": i} for i in indices], override_num_blocks=len(indices))
-    done = rows.map_batches(
-        run_one, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus, max_retries=retries
-    )
+    with warnings.catch_warnings():
+        # Ray 2.60 warns that this way of passing max_retries goes in 2.64, and has no other yet
+        warnings.simplefilter("ignore")
+        done = rows.map_batches(
+            run_one,
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=num_cpus,
+            compute=ray.data.TaskPoolStrategy(size=concurrency),
+            max_retries=retries,
+        )
     receipts: dict[int, dict[str, Any]] = {}
     for row in done.iter_rows():
         outcome = pickle.loads(row["receipt"])
-        if isinstance(outcome, CadreError):
+        if isinstance(outcome, Exception):
             raise outcome
         receipts[row["index"]] = outcome
         if on_done:
@@ -179,3 +188,20 @@ def map_parts(
     if lost := set(indices) - receipts.keys():
         raise CadreError(f"Ray Data returned no receipt for parts {sorted(lost)}")
     return [receipts[i] for i in indices]
+
+
+def _outcome(work: Callable[..., dict[str, Any]], index: int, arguments: Mapping[str, Any]) -> Any:
+    """What `work` returned, or the exception it raised, made fit to travel."""
+    import pickle
+
+    try:
+        return work(index, **arguments)
+    except Exception as error:
+        trace = traceback.format_exc()
+        if not isinstance(error, CadreError):
+            error.add_note(f"in a worker, on part {index}:\n{trace}")
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception class that does not pickle: its words still do
+            return CadreError(f"part {index} failed: {type(error).__name__}: {error}\n{trace}")
+        return error

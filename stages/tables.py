@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workflows.errors import SchemaError
 from workflows.trajectory import conform
 
 
@@ -74,6 +75,20 @@ class TableSink:
 
     def ref(self, parts: Sequence[Part]) -> TableRef:
         return TableRef(self.name, self.folder, self.schema, tuple(parts))
+
+
+def aligned_parts(tables: Mapping[str, TableRef]) -> range:
+    """The part numbers that these tables share.
+
+    Raises:
+        SchemaError: the tables have different numbers of parts, and so no groups in common places.
+    """
+    counts = {name: len(table.parts) for name, table in tables.items()}
+    if len(set(counts.values())) > 1:
+        raise SchemaError(
+            f"tables whose parts should hold the same groups have different numbers of parts: {counts}"
+        )
+    return range(max(counts.values(), default=0))
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from workflows.engine import Completion, Sampling
+from workflows.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class EngineSpec:
     num_gpus: float = 0.0
     num_threads: int = 0  # 0: all cores of the machine
     seed: int = 0
+    policy_version: int = 0  # of the weights in `checkpoint`
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -69,3 +71,43 @@ class EngineServer(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def check_request(
+    prompt_token_ids: Sequence[int], sampling: Sampling, *, max_model_len: int, vocab_size: int
+) -> None:
+    """Refuse a request that no retry can serve; its neighbours in the batch never see it.
+
+    Raises:
+        UsageError: the prompt is empty, leaves no room for an answer or holds an unknown id, or a
+            sampling parameter is out of range.
+    """
+    length = len(prompt_token_ids)
+    if not 0 < length < max_model_len:
+        raise UsageError(
+            f"a prompt of {length} tokens was asked, but the engine takes 1 to {max_model_len - 1} (of "
+            "max_model_len one is for the answer); shorten the prompt or raise the engine's max_model_len"
+        )
+    if not 0 <= min(prompt_token_ids) <= max(prompt_token_ids) < vocab_size:
+        raise UsageError(
+            f"prompt ids run from {min(prompt_token_ids)} to {max(prompt_token_ids)}, but the model knows "
+            f"0 to {vocab_size - 1}; the prompt was rendered with another model's tokenizer"
+        )
+    for name, valid, expected in (
+        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("temperature", 0 <= sampling.temperature < float("inf"), "0 (greedy) or more"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
+        ("top_k", sampling.top_k >= 0, "0 (off) or more"),
+    ):
+        if not valid:
+            raise UsageError(f"sampling {name} = {getattr(sampling, name)!r} was asked; expected {expected}")
+
+
+def logprobs_mode_of(sampling: Sampling) -> str:
+    """What the logprobs of this request are, in vLLM's words.
+
+    `processed_logprobs`: of the distribution that was sampled, after temperature, top_k and top_p.
+    Greedy decoding samples from a point mass, where that would be 0 always and tell nothing: there
+    every engine gives `raw_logprobs`, of the model's own distribution at temperature 1.
+    """
+    return "raw_logprobs" if sampling.temperature == 0 else "processed_logprobs"

@@ -1,0 +1,57 @@
+"""The files that go to the tracker with an iteration: small, readable, and bounded in size."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Group
+from rich.rule import Rule
+
+from pipeline.episodes import sample_episodes
+from pipeline.render import accounts_table, as_text
+from pipeline.transcript import transcript
+from stages.base import Account
+from stages.tables import TableRef, parquet_bytes
+from workflows.trajectory import UPDATES
+
+
+def iteration_files(
+    tables: Mapping[str, TableRef], accounts: Sequence[Account], settings_toml: str, sample_count: int
+) -> dict[str, bytes]:
+    """By file name: the settings, the accounts of every boundary, the updates of all models as Parquet
+    and CSV, and `sample_count` episodes as text."""
+    updates = all_updates(tables)
+    files = {
+        "settings.toml": settings_toml.encode(),
+        "rows.txt": as_text(accounts_table(accounts)).encode(),
+        "updates.parquet": parquet_bytes(updates),
+        "updates.csv": _csv(updates).encode(),
+    }
+    if "episodes" in tables and sample_count > 0:
+        sample = sample_episodes(tables, sample_count)
+        pages = [Group(transcript(played), Rule(style="none")) for played in sample]
+        files["episodes.txt"] = as_text(Group(*pages)).encode()
+    return files
+
+
+def all_updates(tables: Mapping[str, TableRef]) -> pa.Table:
+    """The `updates` tables of every model as one."""
+    found = [table.read() for name, table in tables.items() if name.partition("/")[0] == "updates"]
+    return pa.concat_tables([UPDATES.empty_table(), *found])
+
+
+def update_summaries(tables: Mapping[str, TableRef]) -> list[dict[str, Any]]:
+    """The summary row of each model's update."""
+    return [row for row in all_updates(tables).to_pylist() if row["kind"] == "summary"]
+
+
+def _csv(table: pa.Table) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, table.column_names)
+    writer.writeheader()
+    writer.writerows(table.to_pylist())
+    return text.getvalue()

@@ -1,0 +1,174 @@
+"""The long-lived things of a run: engines, players and trainers.
+
+One fleet outlives its iterations. Stages borrow from it; it starts what is asked for when it is
+first asked for, keeps engines at the weights of the newest update, and releases everything at the
+end, whatever the end is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.store import Run
+from stages.base import Progress, Quiet
+from stages.checkpoints import resolve_checkpoint
+from stages.engines.base import EngineSpec, Weights
+from stages.player import PlayerSpec, start_player
+from stages.tables import TableRef
+from stages.training.spec import TrainerSpec
+from workflows.errors import RunFailed
+from workflows.models import ModelMap
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Engines by base id, trainers by model id, players.
+
+    `version_of` says at which version a model is now (its newest finished update). `partition_of`
+    gives a stored partition of an earlier iteration, for redoing an update whose checkpoint is lost.
+    """
+
+    run: Run
+    models: ModelMap
+    engine_specs: Mapping[str, EngineSpec]
+    trainer_specs: Mapping[str, TrainerSpec]
+    player_spec: PlayerSpec
+    num_players: int
+    version_of: Callable[[str], int]
+    redo: Callable[[str, int], list[tuple[int, TableRef]]]  # (model, from version) → (iteration, partition)
+    progress: Progress = field(default_factory=Quiet)
+    _engines: dict[str, Any] = field(default_factory=dict)  # base_id → actor
+    _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient
+    _trainers: dict[str, Any] = field(default_factory=dict)  # model_id → TrainerGroup
+    _players: list[Any] = field(default_factory=list)
+    _asleep: bool = False
+
+    def players(self) -> list[Any]:
+        """Players with every engine up, awake and at the newest weights."""
+        self._start_engines()
+        self._wake()
+        if not self._players:
+            self._players = [start_player(self.player_spec, self._clients) for _ in range(self.num_players)]
+        return self._players
+
+    def trainer(self, model_id: str) -> Any:
+        """The trainer group of a model, at its newest version. Engines give their device memory back."""
+        self._sleep()
+        if model_id not in self._trainers:
+            self._trainers[model_id] = self._start_trainer(model_id)
+        return self._trainers[model_id]
+
+    def checkpoint_uri(self, model_id: str, version: int) -> str:
+        return self.run.checkpoint_uri(model_id, version)
+
+    def weights_changed(self, weights: Weights) -> None:
+        """Put new weights into the engine that serves them, if it is up; it starts with them if not."""
+        import ray
+
+        base_id = self.models.models[weights.model_id].base_id
+        if base_id not in self._engines:
+            return
+        self._wake()
+        ray.get(self._engines[base_id].reload.remote(weights))
+        self._clients[weights.model_id].set_version(weights.version)
+        versions = {weights.model_id: weights.version}
+        ray.get([p.set_versions.remote(versions) for p in self._players])
+
+    def close(self) -> None:
+        """Release everything; safe to call twice, and after any failure."""
+        for group in self._trainers.values():
+            group.close()
+        _kill(self._players)
+        _kill(list(self._engines.values()))
+        self._trainers.clear()
+        self._players.clear()
+        self._clients.clear()
+        self._engines.clear()
+
+    def _start_engines(self) -> None:
+        from stages.engines.server import connect, start_engine, wait_ready
+
+        missing = [base_id for base_id in self.engine_specs if base_id not in self._engines]
+        if not missing:
+            return
+        specs = {base_id: self._at_newest(base_id) for base_id in missing}
+        self.progress.start("start engines", len(missing), "engine")
+        handles = {base_id: start_engine(spec, wait=False) for base_id, spec in specs.items()}
+        self._engines.update(handles)  # before the wait: a failed start is released like the rest
+        described = dict(zip(missing, wait_ready(list(handles.values())), strict=True))
+        self.progress.advance(len(missing))
+        self.progress.finish()
+        for model in self.models.models.values():
+            base_id = model.base_id
+            client = connect(
+                self._engines[base_id],
+                specs[base_id],
+                model_id=model.model_id,
+                description=described[base_id],
+                trainable=model.trainable,
+            )
+            client.set_version(self.version_of(model.model_id))
+            self._clients[model.model_id] = client
+
+    def _at_newest(self, base_id: str) -> EngineSpec:
+        """The engine's spec with the newest weights of its model."""
+        spec = self.engine_specs[base_id]
+        model = next(m for m in self.models.models.values() if m.base_id == base_id)
+        version = self.version_of(model.model_id)
+        if version == 0:
+            return spec
+        self._ensure_checkpoint(model.model_id, version)
+        folder = f"{self.checkpoint_uri(model.model_id, version)}/weights"
+        return replace(spec, checkpoint=resolve_checkpoint(folder), policy_version=version)
+
+    def _ensure_checkpoint(self, model_id: str, version: int) -> None:
+        if version not in self.run.checkpoint_versions(model_id):
+            self.trainer(model_id).save(self.checkpoint_uri(model_id, version))
+
+    def _start_trainer(self, model_id: str) -> Any:
+        """A trainer at the model's newest version: from its checkpoint, or from an older one by
+        redoing the updates since then from their stored partitions."""
+        from stages.training.group import TrainerGroup
+
+        want = self.version_of(model_id)
+        have = [v for v in self.run.checkpoint_versions(model_id) if v <= want]
+        start = max(have, default=0)
+        resume = self.checkpoint_uri(model_id, start) if start > 0 else None
+        self.progress.start(f"start trainer of {model_id}", None, "")
+        group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume)
+        self.progress.finish()
+        for iteration, partition in self.redo(model_id, start):
+            group.update(partition, iteration)
+        if group.version != want:
+            group.close()
+            raise RunFailed(
+                f"model {model_id!r} should be at version {want}, its newest checkpoint is version {start}, "
+                f"and redoing stored updates reached {group.version}; restore "
+                f"{self.checkpoint_uri(model_id, want)}"
+            )
+        return group
+
+    def _sleep(self) -> None:
+        import ray
+
+        if not self._asleep and self._engines:
+            ray.get([e.sleep.remote() for e in self._engines.values()])
+            self._asleep = True
+
+    def _wake(self) -> None:
+        import ray
+
+        if self._asleep:
+            ray.get([e.wake.remote() for e in self._engines.values()])
+            self._asleep = False
+
+
+def _kill(actors: list[Any]) -> None:
+    import ray
+
+    if not ray.is_initialized():
+        return
+    for actor in actors:
+        ray.kill(actor)

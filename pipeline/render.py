@@ -1,0 +1,264 @@
+"""The summary of an iteration and the list of runs, as rich renderables.
+
+Pure functions of plain values, each with a twin that gives plain dicts for `--json`. What a model
+or a user wrote is shown as it is: never read as markup, with control characters made visible.
+`pipeline.transcript` renders single episodes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import time
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.metrics import by_name
+from stages.base import Account
+
+NO_DATA: Final = "–"
+_JOINERS: Final = frozenset("\u200c\u200d")  # part of words and emoji in many scripts; they hide nothing
+
+
+@dataclass(frozen=True, slots=True)
+class IterationView:
+    """What the summary of one iteration says. `where` are the last lines: a label and a place each."""
+
+    run: str
+    iteration: int
+    metrics: Mapping[str, float]
+    accounts: Sequence[Account]
+    updates: Sequence[Mapping[str, Any]]  # summary rows of `updates`, one per model
+    seconds: Mapping[str, float]  # by stage
+    notes: Sequence[str] = ()
+    resumed: Sequence[str] = ()  # stages that an earlier process had finished
+    where: Mapping[str, str] = field(default_factory=dict)
+
+
+def summary(view: IterationView) -> RenderableType:
+    """The end of an iteration: what came out, what was left out and why, and where everything is."""
+    head = Text.assemble((f"iteration {view.iteration}", "bold"), f" of run {visible(view.run)}: ")
+    head.append(_headline(view.metrics))
+    sections: list[RenderableType] = [head]
+    if view.resumed:
+        sections.append(_text(f"finished before and not run again: {', '.join(view.resumed)}", "dim"))
+    skipped = [Text(f"  not updated: {m}", "yellow") for m in _skipped(view.updates)]
+    for title, table, below in (
+        ("By role", _roles(view.metrics), []),
+        ("Updates", _updates(view.updates), skipped),
+        ("Rows", accounts_table(view.accounts), []),
+    ):
+        if table.row_count:
+            sections += [Text(), Text(title, "bold"), table, *below]
+    if view.seconds:
+        sections += [Text(), _times(view.seconds)]
+    if view.notes:
+        sections += [Text(), *(_text(f"note: {note}", "yellow") for note in view.notes)]
+    if view.where:
+        sections += [Text(), places(view.where)]
+    return Group(*sections)
+
+
+def summary_dict(view: IterationView) -> dict[str, Any]:
+    """The same as plain values for `--json`."""
+    return plain(
+        {
+            "run": view.run,
+            "iteration": view.iteration,
+            "metrics": dict(view.metrics),
+            "rows": [
+                {
+                    "boundary": a.boundary,
+                    "unit": a.unit,
+                    "in": a.rows_in,
+                    "out": a.rows_out,
+                    "excluded": a.excluded,
+                }
+                for a in view.accounts
+            ],
+            "updates": [dict(u) for u in view.updates],
+            "seconds": dict(view.seconds),
+            "notes": list(view.notes),
+            "resumed": list(view.resumed),
+            "where": dict(view.where),
+        }
+    )
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """One line a run, from dicts as `pipeline.runs.list_runs` gives; missing values show as a dash."""
+    if not runs:
+        return Text("no runs yet; `python -m pipeline run iteration` starts one")
+    table = _table("run", ">iterations", "state", "workflow", "regime", "last used")
+    for run in runs:
+        used, unfinished = run.get("used_at"), run.get("unfinished")
+        state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
+        table.add_row(
+            _text(run.get("name")),
+            _text(number(run.get("iterations"))),
+            _text(state),
+            *(_text(run.get(key)) for key in ("workflow", "regime")),
+            _text(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
+        )
+    return table
+
+
+def accounts_table(accounts: Sequence[Account]) -> Table:
+    """Rows in, out, and left out by reason, one line a boundary."""
+    table = _table("  at", "unit", ">in", ">out", "left out, and why")
+    for account in accounts:
+        reasons = sorted(account.excluded.items(), key=lambda item: (-item[1], item[0]))
+        table.add_row(
+            _text(f"  {account.boundary}"),
+            _text(f"{account.unit}s"),
+            _text(number(account.rows_in)),
+            _text(number(account.rows_out)),
+            _text("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
+        )
+    return table
+
+
+def places(where: Mapping[str, str]) -> Text:
+    """`label  place` lines. Places are never cut or broken, so that they can be copied."""
+    width = max((len(label) for label in where), default=0)
+    text = Text(no_wrap=True, overflow="ignore")
+    for position, (label, place) in enumerate(where.items()):
+        text.append("\n" if position else "").append(f"{label:<{width}}  ", "dim").append(visible(place))
+    return text
+
+
+def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """A console without colour where there is no terminal, which prints any text on any encoding."""
+    file = file or sys.stdout
+    if isinstance(file, io.TextIOWrapper) and (file.encoding or "").lower().replace("-", "") != "utf8":
+        file.reconfigure(errors="backslashreplace")
+    return Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+
+
+def echo(console: Console, *renderables: RenderableType) -> None:
+    """Print without cutting lines at the console's width: a path longer than that stays whole."""
+    for renderable in renderables:
+        console.print(renderable, crop=False)
+
+
+def as_text(renderable: RenderableType, width: int = 100) -> str:
+    """The rendering as plain text, for files and trackers."""
+    file = io.StringIO()
+    echo(make_console(file, width), renderable)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def visible(text: str) -> str:
+    """`text` with control and other invisible characters spelled out, e.g. `\\x1b`; newline and tab stay.
+
+    Stored text is never changed; this is for eyes only. Bidirectional overrides are spelled out as
+    well, as they make a terminal show something else than was written.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _shows(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def number(value: float | None) -> str:
+    """A number for people: thousands separated, four significant digits; a dash for none."""
+    if value is None:
+        return NO_DATA
+    if not math.isfinite(value):
+        return str(value)
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def plain(value: Any) -> Any:
+    """`value` for strict JSON: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shows(character: str) -> bool:
+    if character in "\n\t" or character in _JOINERS:
+        return True
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _headline(metrics: Mapping[str, float]) -> str:
+    texts = []
+    if (value := metrics.get("return/mean")) is not None:
+        texts.append(f"mean return {number(value)}")
+    if (episodes := metrics.get("rollout/episodes")) is not None:
+        ok = metrics.get("rollout/status/ok", episodes)
+        texts.append(f"{number(episodes)} episodes" + (f" ({number(ok)} ok)" if ok != episodes else ""))
+    if (rate := metrics.get("rollout/tokens_per_second")) is not None:
+        texts.append(f"{number(rate)} tokens/s")
+    if quiet := metrics.get("groups/no_signal_rate"):
+        texts.append(f"{quiet:.0%} of the groups teach nothing")
+    return ", ".join(texts) or "no numbers yet"
+
+
+def _roles(metrics: Mapping[str, float]) -> Table:
+    table = _table("  role", ">return", ">reward", ">|advantage|", ">format ok", ">cut off", ">tokens")
+    for role, values in sorted(by_name(metrics, "role").items()):
+        table.add_row(
+            _text(f"  {role}"),
+            *(_text(number(values.get(m))) for m in ("return_mean", "reward_mean", "advantage_abs_mean")),
+            *(_text(_percent(values.get(m))) for m in ("format_valid_rate", "truncated_rate")),
+            _text(number(values.get("response_tokens_mean"))),
+        )
+    return table
+
+
+def _updates(updates: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
+    for row in updates:
+        seconds, tokens = row.get("seconds"), row.get("num_forward_tokens")
+        table.add_row(
+            _text(f"  {row['model_id']}"),
+            _text(f"{number(row.get('version_before'))} → {number(row.get('version_after'))}"),
+            *(_text(number(row.get(c))) for c in ("num_rows", "num_tokens", "loss")),
+            *(_text(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
+            _text(number(tokens / seconds) if seconds and tokens else None),
+        )
+    return table
+
+
+def _skipped(updates: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [visible(f"{u['model_id']}: {u['skipped']}") for u in updates if u.get("skipped")]
+
+
+def _times(seconds: Mapping[str, float]) -> Text:
+    text = Text("Time  ", "bold")
+    total = math.fsum(seconds.values())
+    parts = [f"{visible(stage)} {value:.1f} s" for stage, value in seconds.items()]
+    return text.append(f"{total:.1f} s: {', '.join(parts)}", "not bold")
+
+
+def _table(*columns: str) -> Table:
+    """An open table; a column whose name begins with `>` is right-aligned."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        right = column.startswith(">")
+        header = Text(column.removeprefix(">"))
+        table.add_column(header, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return NO_DATA if value is None else f"{value:.0%}"
+
+
+def _text(value: object, style: str = "") -> Text:
+    """A cell or line; `Text`, because rich reads a plain string as markup."""
+    return Text(NO_DATA if value is None else visible(str(value)), style)

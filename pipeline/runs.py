@@ -1,0 +1,96 @@
+"""Finding, listing and opening runs by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.settings import Settings, settings_toml
+from pipeline.store import Folder, Run, differences, package_versions, plain
+from workflows.errors import UsageError, did_you_mean
+
+
+def find_run(root: str, name: str) -> Run:
+    """The run that the command line names: a path or URL, a name under the root, or `latest`.
+
+    Raises:
+        UsageError: there is none; the message lists what there is.
+    """
+    if name == "latest":
+        found = list_runs(root)
+        if not found:
+            raise UsageError(f"no runs under {root!r}; start one with: python -m pipeline run iteration")
+        name = found[-1]["name"]
+    elif "/" in name:
+        root, name = name.rstrip("/").rsplit("/", 1)
+    run = Run(root, name)
+    if not run.exists:
+        names = [r["name"] for r in list_runs(root)]
+        raise UsageError(
+            f"no run {name!r} under {root!r}{did_you_mean(name, names)}; "
+            f"there are: {', '.join(names) or 'none'}"
+        )
+    run.read_info()
+    return run
+
+
+def list_runs(root: str) -> list[dict[str, Any]]:
+    """What `run.json` says of every run under the root, the one last written to at the end."""
+    found = []
+    for name in Folder(root).names():
+        run = Run(root, name)
+        if not run.exists:
+            continue
+        info = run.read_info()
+        indices = run.iterations()
+        found.append(
+            {
+                "name": name,
+                "uri": run.folder.url,
+                "workflow": info["identity"]["workflow"]["use"],
+                "regime": info["regime"],
+                "created_at": info["created_at"],
+                "used_at": info["used_at"],
+                "iterations": len(indices),
+                "unfinished": [i for i in indices if not run.is_finished(i)],
+            }
+        )
+    return sorted(found, key=lambda r: r["used_at"])
+
+
+def new_name(root: str, name: str) -> str:
+    """`name`, or `name-2`, `name-3`, … where it is taken."""
+    taken = set(Folder(root).names())
+    if name not in taken:
+        return name
+    return next(n for i in range(2, 10**6) if (n := f"{name}-{i}") not in taken)
+
+
+def create_or_open(run: Run, settings: Settings, identity: Mapping[str, Any], regime: str) -> None:
+    """Write `run.json` of a new run, or check that the run is the one that the settings describe.
+
+    Raises:
+        UsageError: the run of that name has another workflow, model, model map, data or seed.
+    """
+    identity = plain(identity)
+    if run.exists:
+        have = run.read_info()["identity"]
+        if have != identity:
+            raise UsageError(
+                f"run {run.name!r} was started with other settings: {differences(have, identity)}; use "
+                "another name (--set run.name=...), start anew with --new, or set them back"
+            )
+        run.write_info(used_at=time.time())
+    else:
+        now = time.time()
+        run.write_info(
+            name=run.name,
+            identity=identity,
+            regime=regime,
+            created_at=now,
+            used_at=now,
+            packages=package_versions(),
+            tracker={},
+        )
+    run.folder.write_text("settings.toml", settings_toml(settings))

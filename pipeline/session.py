@@ -1,0 +1,49 @@
+"""One process that writes to one run: the lock, Ray, the fleet and the tracker, all released at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.assemble import Plan
+from pipeline.cluster import start_ray
+from pipeline.lock import RunLock
+from pipeline.progress import RichProgress
+from pipeline.runner import Runner
+from pipeline.runs import create_or_open
+from pipeline.signals import raise_on_stop_signals
+from pipeline.store import Run
+from pipeline.tracking import open_tracker
+from stages.base import Progress
+
+
+@contextmanager
+def session(plan: Plan, progress: Progress | None = None, *, signals: bool = True) -> Iterator[Runner]:
+    """A runner on the plan's run folder. Whatever ends it, nothing that it started stays behind.
+
+    Raises:
+        UsageError: the run is being written by another process, or is of other settings.
+    """
+    import ray
+
+    settings = plan.settings
+    if signals:
+        raise_on_stop_signals()
+    run = Run(settings.run.root, settings.run.name)
+    with RunLock(run.folder):
+        create_or_open(run, settings, plan.identity, plan.models.regime)
+        tracker = open_tracker(plan, run)
+        runner, failed = None, True
+        started_here = not ray.is_initialized()
+        try:
+            if started_here:
+                start_ray(settings.cluster.address, settings.cluster.object_store_gib)
+            runner = Runner(plan, run, tracker, progress or RichProgress())
+            yield runner
+            failed = False
+        finally:
+            if runner:
+                runner.close()
+            tracker.close(failed)
+            if started_here:
+                ray.shutdown()

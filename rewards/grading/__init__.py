@@ -1,0 +1,1 @@
+"""Graders: text in, a number out. No episodes, no tables."""

@@ -1,0 +1,102 @@
+"""The engine as a player sees it: renders here, samples in the engine's Ray actor.
+
+A client is small and pickles, so every player process can hold one for each model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stages.engines.rendering import Renderer
+from workflows.engine import Completion, Message, Sampling
+from workflows.errors import CadreError, InfraError
+
+
+class EngineClient:
+    """One model behind an engine actor; implements `workflows.engine.Engine`.
+
+    Args:
+        handle: the Ray actor that `stages.engines.server.start_engine` returned.
+        description: what the actor's `describe()` said.
+        renderer: how chats become ids for this model, and ids text.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        *,
+        model_id: str,
+        base_id: str,
+        description: Mapping[str, Any],
+        renderer: Renderer,
+        trainable: bool = True,
+    ) -> None:
+        self.model_id = model_id
+        self.base_id = base_id
+        self.trainable = trainable
+        self.policy_version = int(description["policy_version"])
+        self.max_model_len = int(description["max_model_len"])
+        self.logprobs_mode = str(description["logprobs_mode"])
+        self.renderer = renderer
+        self.tokenizer_hash = renderer.tokenizer_hash
+        self._handle = handle
+
+    def set_version(self, version: int) -> None:
+        """Say which weights the engine now holds. Each completion carries the engine's own word for it."""
+        self.policy_version = version
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the chat with the opening of the assistant's turn.
+
+        Raises:
+            UsageError: the chat template refuses this sequence of roles.
+        """
+        return self.renderer.render(messages)
+
+    async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Sample one completion; cancelling this call aborts the request in the engine.
+
+        The text is decoded from the sampled ids without special tokens; a stop string stays in it.
+
+        Raises:
+            InfraError: the engine died or failed; worth a retry where it is alive.
+            UsageError: the request can't be served, e.g. a prompt longer than `max_model_len`.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        reference = self._handle.generate.remote(self.model_id, list(prompt_token_ids), sampling)
+        try:
+            completion: Completion = await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # else the engine would go on decoding for nobody
+            raise
+        except RayError as error:
+            raise from_ray(error, f"engine of {self.base_id!r}") from None
+        return replace(completion, text=self.renderer.decode(completion.token_ids))
+
+
+def from_ray(error: BaseException, who: str) -> CadreError:
+    """Ray's wrapper around a failure as one of our errors: our own kind as itself, all else as InfraError."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, CadreError):
+        return cause
+    if isinstance(error, CadreError):
+        return error  # Ray makes a class that is both where it can
+    if cause is not None:
+        return InfraError(f"{who} failed: {type(cause).__name__}: {cause}")
+    return InfraError(f"{who} is gone: {last_words(error)}")
+
+
+def last_words(error: BaseException) -> str:
+    """The lines of Ray's report that say why a worker ended, out of memory above all."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = ("cause", "exit", "killed", "memory", "signal", "oom", "error")
+    chosen = [line for line in lines if any(word in line.lower() for word in telling)][:4] or lines[:2]
+    text = " ".join(chosen)[:600]
+    if "memory" in text.lower() or "oom" in text.lower():
+        text += " (most often the machine ran out of memory: fewer engines, a smaller kv_cache_gib)"
+    return text or type(error).__name__

@@ -1,0 +1,174 @@
+"""tasks → turns, episodes: plays every episode on the engines, one row per executed step."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+
+from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.player import Shard, receipt_uri
+from stages.tables import Part, TableRef, TableSink
+from workflows.errors import RunFailed
+from workflows.trajectory import EPISODES, TASKS, TURNS
+
+POLL_SECONDS = 1.0
+CAUSES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStage:
+    """Play `group_size` episodes of every task.
+
+    Each part of `tasks` is a shard that a player plays and commits by itself: after a kill the
+    finished shards stay. Several shards are under way at once, so that engines stay full across
+    shard borders. A share of failed episodes above `max_failed_share` fails the run.
+    """
+
+    group_size: int
+    max_in_flight: int
+    max_failed_share: float
+
+    name: str = "rollout"
+    folder: str = "rollout"
+    lease: Lease = "engine"
+    resumable: bool = True  # shards that have a receipt are kept after a kill
+
+    @property
+    def inputs(self) -> dict[str, pa.Schema]:
+        return {"tasks": TASKS}
+
+    @property
+    def outputs(self) -> dict[str, pa.Schema]:
+        return {"turns": TURNS, "episodes": EPISODES}
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {"turns": "turns", "episodes": "episodes"}
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        tasks = inputs["tasks"]
+        receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + "/shards"
+        shards = [
+            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder)
+            for k in range(len(tasks.parts))
+        ]
+        finished = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]
+        done = {r["index"] for r in finished}
+        waiting = [s for s in shards if s.index not in done]
+        players = context.fleet.players() if waiting else []
+        total = tasks.rows * self.group_size
+        with _Ticker(context, players, total, already=sum(r["episodes_asked"] for r in finished)):
+            played = self._play(waiting, players)
+        receipts = sorted([*finished, *played], key=lambda r: r["index"])
+        return self._result(receipts, total)
+
+    def _play(self, shards: Sequence[Shard], players: Sequence[Any]) -> list[dict[str, Any]]:
+        if not shards:
+            return []
+        by_index = {s.index: s for s in shards}
+        episodes_per_shard = max(s.tasks.parts[s.index].rows for s in shards) * self.group_size
+        # one more than fills the engines, so that a shard's last slow episodes leave no idle slots
+        at_once = min(8, -(-self.max_in_flight // episodes_per_shard) + 1)
+
+        def play_one(index: int) -> dict[str, Any]:
+            import ray
+
+            player = players[index % len(players)]
+            receipt: dict[str, Any] = ray.get(player.play_shard.remote(by_index[index]))
+            return receipt
+
+        return map_parts(play_one, sorted(by_index), num_cpus=0.01, retries=0, concurrency=at_once)
+
+    def _result(self, receipts: Sequence[Mapping[str, Any]], asked: int) -> StageResult:
+        parts = {t: [Part(**r["parts"][t]) for r in receipts] for t in ("turns", "episodes")}
+        failed: Counter[str] = Counter()
+        for receipt in receipts:
+            failed.update(receipt["failed"])
+        self._check_budget(failed, asked)
+        episodes = sum(p.rows for p in parts["episodes"])
+        metrics = {
+            "episodes": float(episodes),
+            "episodes_failed": float(failed.total()),
+            "turns": float(sum(p.rows for p in parts["turns"])),
+            "response_tokens": float(sum(r["response_tokens"] for r in receipts)),
+            "prompt_tokens": float(sum(r["prompt_tokens"] for r in receipts)),
+        }
+        notes = [f"{failed.total()} of {asked} episodes failed: {_causes(failed)}"] if failed else []
+        return StageResult(parts, [Account("rollout", "episode", asked, episodes)], metrics, notes)
+
+    def _check_budget(self, failed: Counter[str], asked: int) -> None:
+        if failed.total() > self.max_failed_share * asked:
+            raise RunFailed(
+                f"{failed.total()} of {asked} episodes failed, more than rollout.max_failed_share = "
+                f"{self.max_failed_share:g} allows; most frequent: {_causes(failed)}"
+            )
+
+
+def read_receipt(uri: str) -> dict[str, Any] | None:
+    fs, path = fsspec.core.url_to_fs(uri)
+    if not fs.exists(path):
+        return None
+    receipt: dict[str, Any] = json.loads(fs.cat_file(path))
+    return receipt
+
+
+def _causes(failed: Counter[str]) -> str:
+    return "; ".join(f"{count} × {cause}" for cause, count in failed.most_common(CAUSES_SHOWN))
+
+
+class _Ticker:
+    """Asks the players how far they are, once a second, while Ray Data waits for whole shards."""
+
+    def __init__(self, context: Context, players: Sequence[Any], total: int, already: int) -> None:
+        self.progress, self.players = context.progress, players
+        self.seen: Counter[str] = Counter()
+        self.progress.start("rollout", total, "episode")
+        self.progress.advance(already)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._poll, daemon=True)
+
+    def __enter__(self) -> None:
+        self.seen = self._counts()
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+        self._advance()
+        self.progress.finish()
+
+    def _poll(self) -> None:
+        while not self.stop.wait(POLL_SECONDS):
+            self._advance()
+
+    def _advance(self) -> None:
+        now = self._counts()
+        new = Counter({name: now[name] - self.seen[name] for name in now})
+        if new["episodes"] or new["tokens"]:
+            self.progress.advance(new["episodes"], tokens=new["tokens"], turns=new["turns"])
+            self.seen = now
+
+    def _counts(self) -> Counter[str]:
+        import ray
+
+        total: Counter[str] = Counter()
+        if not self.players:
+            return total
+        try:
+            for counts in ray.get([p.progress.remote() for p in self.players], timeout=30):
+                total.update(counts)
+        except ray.exceptions.RayError:
+            return Counter(self.seen)  # a dead player is reported by the shard it was playing
+        return total
+
+
+__all__ = ["RolloutStage", "read_receipt", "receipt_uri"]

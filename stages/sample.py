@@ -1,0 +1,60 @@
+"""tasks: this iteration's slice of a seeded permutation of the split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from stages.base import Account, Context, Lease, StageResult
+from stages.tables import TableRef, TableSink
+from workflows.data.tasks import choose
+from workflows.trajectory import TASKS
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStage:
+    """Choose `tasks_per_iteration` tasks and write them in parts of `tasks_per_shard`.
+
+    These parts set the part numbers of the whole iteration: part `k` of every later table, up to
+    credit, holds the groups of part `k` here. Iteration `i` takes slice `i`, so a resumed run
+    sees the tasks of an unbroken one.
+    """
+
+    tasks: pa.Table
+    split: str
+    seed: int
+    tasks_per_iteration: int
+    tasks_per_shard: int
+
+    name: str = "sample"
+    folder: str = "tasks"
+    lease: Lease = "none"
+
+    @property
+    def inputs(self) -> dict[str, pa.Schema]:
+        return {}
+
+    @property
+    def outputs(self) -> dict[str, pa.Schema]:
+        return {"tasks": TASKS}
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {"tasks": ""}
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        count = self.tasks_per_iteration
+        chosen = choose(self.tasks, self.split, self.seed, context.iteration * count, count)
+        size = self.tasks_per_shard
+        parts = [
+            outputs["tasks"].write_part(k, chosen.slice(start, size))
+            for k, start in enumerate(range(0, chosen.num_rows, size))
+        ]
+        account = Account("sample", "task", count, sum(p.rows for p in parts))
+        metrics: dict[str, Any] = {"tasks": chosen.num_rows}
+        return StageResult({"tasks": parts}, [account], metrics)

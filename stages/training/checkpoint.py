@@ -1,0 +1,256 @@
+"""Checkpoints: what engines load, what a trainer resumes from, and a manifest that is written last.
+
+    <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint
+    <uri>/trainer/…       DeepSpeed's state (fp32 master weights, moments, step) and each rank's RNG
+    <uri>/manifest.json   versions, and size and hash of every file; a folder without it is no checkpoint
+
+On a local disk the ranks write beside the target and one rename makes the checkpoint appear; elsewhere
+each rank writes to its own disk and uploads. Nothing here deletes another version's folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+from stages.engines.base import Weights
+from stages.tables import write_bytes
+from stages.training.spec import TrainerSpec, UpdateReport
+from workflows.errors import RunFailed
+
+if TYPE_CHECKING:
+    from stages.training.worker import TrainWorker
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+TAG = "state"  # DeepSpeed's name for the one state in a folder
+
+
+def prepare(uri: str) -> None:
+    """Clear what an interrupted write left at the place where the ranks will write. Driver, before `write`."""
+    fs, path, local = _place(uri)
+    if local:
+        shutil.rmtree(_partial(path), ignore_errors=True)
+        _partial(path).mkdir(parents=True)
+    elif fs.exists(path):  # the manifest goes first: half of a folder must not look whole
+        if fs.exists(f"{path}/{MANIFEST}"):
+            fs.rm(f"{path}/{MANIFEST}")
+        fs.rm(path, recursive=True)
+
+
+def write(worker: TrainWorker, uri: str, trainer_state: bool) -> dict[str, Any]:
+    """Write this rank's files and say what they are. Collective; every rank calls it."""
+    fs, path, local = _place(uri)
+    with _staging(_partial(path) if local else None) as folder:
+        if worker.rank == 0:
+            _write_weights(worker, folder / "weights")
+        if trainer_state:
+            _write_state(worker, folder / "trainer")
+        names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        files = [{**_describe(folder / name), "name": name, "rank": worker.rank} for name in names]
+        receipt: dict[str, Any] = {"files": files, "version": worker.version}
+        if worker.rank == 0:
+            from stages.checkpoints import weights_hash
+
+            receipt["hash"] = weights_hash(str(folder / "weights"))
+            receipt["last_report"] = asdict(worker.last_report) if worker.last_report else None
+        for name in names:
+            if local:
+                target = _partial(path) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(folder / name, target)
+            else:
+                fs.makedirs(f"{path}/{name}".rsplit("/", 1)[0], exist_ok=True)
+                fs.put_file(str(folder / name), f"{path}/{name}")
+    return receipt
+
+
+def commit(uri: str, spec: TrainerSpec, receipts: Sequence[dict[str, Any]]) -> Weights:
+    """Write the manifest, which makes the folder a checkpoint. Driver, after every rank's `write`."""
+    first = receipts[0]
+    manifest = {
+        "format": FORMAT,
+        "model_id": spec.model_id,
+        "base_id": spec.base_id,
+        "version": first["version"],
+        "parent_version": first["version"] - 1 if first["version"] else None,
+        "hash": first["hash"],
+        "ranks": spec.ranks,
+        "zero_stage": spec.zero_stage,
+        "precision": spec.precision,
+        "last_report": first["last_report"],
+        "files": [file for receipt in receipts for file in receipt["files"]],
+    }
+    data = json.dumps(manifest, indent=1).encode()
+    _, path, local = _place(uri)
+    if local:
+        write_bytes(str(_partial(path) / MANIFEST), data)
+        if Path(path).exists():  # the same version again: the trainer's own, redone
+            shutil.rmtree(path)
+        os.replace(_partial(path), path)
+    else:
+        write_bytes(f"{uri}/{MANIFEST}", data)
+    return Weights(spec.model_id, f"{uri}/weights", first["version"], first["hash"])
+
+
+def read_manifest(uri: str) -> dict[str, Any]:
+    """The manifest of a checkpoint.
+
+    Raises:
+        RunFailed: there is none, or it can't be read: the folder is not a whole checkpoint.
+    """
+    try:
+        with fsspec.open(f"{uri}/{MANIFEST}", "rb") as file:
+            manifest = json.loads(file.read())
+        if manifest["format"] != FORMAT:
+            raise RunFailed(f"checkpoint {uri} has format {manifest['format']}, this version reads {FORMAT}")
+        return dict(manifest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFailed(
+            f"{uri} is not a whole checkpoint ({type(error).__name__}: {error}); "
+            "resume from another version, or start a new run"
+        ) from None
+
+
+def load(worker: TrainWorker, uri: str, version: int) -> UpdateReport | None:
+    """Restore weights, optimizer state and RNG of this rank; the report of the last update. Collective.
+
+    Raises:
+        RunFailed: the checkpoint is truncated, of another model, version or cut, or without state.
+    """
+    import torch
+
+    manifest = read_manifest(uri)
+    if problem := _foreign(manifest, worker.spec, version):
+        raise RunFailed(f"can't resume model {worker.spec.model_id!r} from {uri}: {problem}")
+    with _fetched(uri, manifest, worker.rank) as folder:
+        loaded, _ = worker.engine.load_checkpoint(str(folder / "trainer"), tag=TAG)
+        if loaded is None:
+            raise RunFailed(f"DeepSpeed found no state in {uri}; resume from another version")
+        _restore_rng(torch.load(folder / f"trainer/rng-{worker.rank}.pt", weights_only=True))
+    report = manifest["last_report"]
+    return UpdateReport(**report) if report else None
+
+
+def _foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | None:
+    if not any(file["name"].startswith("trainer/") for file in manifest["files"]):
+        return "it holds weights only, without the optimizer's state; choose one that was saved whole"
+    expected = {
+        "model_id": spec.model_id,
+        "version": version,
+        "ranks": spec.ranks,
+        "zero_stage": spec.zero_stage,
+        "precision": spec.precision,
+    }
+    for name, want in expected.items():
+        if manifest[name] != want:
+            return (
+                f"it has {name} {manifest[name]!r}, the trainer wants {want!r}; "
+                "use the settings that it was saved with, or start a new run"
+            )
+    return None
+
+
+def _write_weights(worker: TrainWorker, folder: Path) -> None:
+    """Weights of the compute precision in the initial checkpoint's dtype, with everything an engine needs."""
+    model = worker.policy.model
+    copies: dict[int, Any] = {}  # tied weights stay one tensor; DeepSpeed's are views of one flat buffer
+    state = {
+        name: copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", worker.stored_dtype, copy=True))
+        for name, tensor in model.state_dict().items()
+    }
+    model.save_pretrained(str(folder), state_dict=state)
+    for file in Path(worker.spec.checkpoint).iterdir():
+        weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+        if file.is_file() and not weights and not file.name.endswith((".index.json", ".lock")):
+            shutil.copyfile(file, folder / file.name)
+
+
+def _write_state(worker: TrainWorker, folder: Path) -> None:
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    worker.engine.save_checkpoint(str(folder), tag=TAG)
+    torch.save(_rng_state(), folder / f"rng-{worker.rank}.pt")
+
+
+def _rng_state() -> dict[str, Any]:
+    import torch
+
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_rng(state: dict[str, Any]) -> None:
+    import torch
+
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def _staging(beside: Path | None) -> Iterator[Path]:
+    """A folder of this rank's own: beside the target, so that files move by rename, or on the local disk."""
+    if beside is not None:
+        beside.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=".rank-", dir=beside)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _fetched(uri: str, manifest: dict[str, Any], rank: int) -> Iterator[Path]:
+    """A local folder with this rank's files of the state, each checked against the manifest."""
+    fs, path, local = _place(uri)
+    wanted = [
+        file
+        for file in manifest["files"]
+        if file["name"].startswith("trainer/") and (file["rank"] == rank or "model_states" in file["name"])
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(path) if local else Path(temporary)
+        for file in wanted:
+            target = folder / file["name"]
+            if not local:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(f"{path}/{file['name']}", str(target))
+            found = _describe(target) if target.is_file() else {"bytes": None, "hash": None}
+            if found != {"bytes": file["bytes"], "hash": file["hash"]}:
+                raise RunFailed(
+                    f"checkpoint {uri} is damaged: {file['name']} should have {file['bytes']} bytes and hash "
+                    f"{file['hash']}, found {found['bytes']} and {found['hash']}; resume from another version"
+                )
+        yield folder
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    with file.open("rb") as handle:
+        digest = hashlib.file_digest(handle, "sha256")  # hardware support makes it the fastest safe one
+    return {"bytes": file.stat().st_size, "hash": digest.hexdigest()}
+
+
+def _place(uri: str) -> tuple[Any, str, bool]:
+    """Filesystem, path within it, and whether that is a local disk."""
+    fs, path = fsspec.core.url_to_fs(uri)
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return fs, path.rstrip("/"), "file" in protocols
+
+
+def _partial(path: str) -> Path:
+    target = Path(path)
+    return target.parent / f".{target.name}.partial"

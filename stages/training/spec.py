@@ -1,0 +1,104 @@
+"""What a trainer is made from, and what an update reports. No torch here: settings import this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from workflows.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """One trainable unit: its weights, its ranks and its optimizer.
+
+    Raises:
+        UsageError: a value that no update can run with.
+    """
+
+    model_id: str
+    base_id: str
+    checkpoint: str  # resolved: the local folder of the initial weights, in Hugging Face layout
+    ranks: int = 1  # data-parallel worker processes
+    zero_stage: int = 1  # DeepSpeed ZeRO: 0 nothing, 1 optimizer state, 2 gradients too, spread over ranks
+    precision: Literal["bf16", "fp32"] = "bf16"  # of compute; master weights and moments are always fp32
+    learning_rate: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    gradient_clip: float = 1.0  # global norm; 0 is off
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = 3.0  # None is off
+    epochs: int = 1  # passes over the partition in one update
+    activation_checkpointing: bool = False
+    num_threads: int = 0  # per rank; 0 is the machine's cores divided by the ranks
+    num_gpus: float = 0.0  # per rank; 0 trains on CPU with gloo
+    seed: int = 0
+    init_timeout_seconds: float = 300.0
+    update_timeout_seconds: float = 3600.0  # of one update or save; a rank that hangs longer ends the run
+
+    def __post_init__(self) -> None:
+        problems = {
+            "ranks must be 1 or more": self.ranks < 1,
+            "zero_stage must be 0, 1 or 2 (stage 3, which spreads weights, is not supported)": (
+                self.zero_stage not in (0, 1, 2)
+            ),
+            "precision must be 'bf16' or 'fp32'": self.precision not in ("bf16", "fp32"),
+            "learning_rate must be 0 or more": self.learning_rate < 0,
+            "gradient_clip must be 0 (off) or more": self.gradient_clip < 0,
+            "clip_low must lie between 0 and 1": not 0 <= self.clip_low < 1,
+            "clip_high must be 0 or more": self.clip_high < 0,
+            "dual_clip must be above 1, or off": self.dual_clip is not None and self.dual_clip <= 1,
+            "epochs must be 1 or more": self.epochs < 1,
+        }
+        for problem, is_so in problems.items():
+            if is_so:
+                name = problem.split()[0]
+                raise UsageError(
+                    f"trainer of model {self.model_id!r}: {problem}; got {getattr(self, name)!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What one update did. `steps` and `summary` are rows of the `UPDATES` table."""
+
+    model_id: str
+    iteration: int
+    version_before: int
+    version_after: int  # equal to `version_before` where the update was skipped
+    num_rows: int
+    num_tokens: int  # response tokens in the loss, over all ranks
+    num_forward_tokens: int  # prompt and response tokens, without padding
+    seconds: float
+    skipped: str | None = None  # why no optimizer step was made
+    excluded: dict[str, int] = field(default_factory=dict)  # rows of the partition not trained on, by reason
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows for the `UPDATES` table: one per optimizer step, the summary last."""
+        return [*self.steps, self.summary]
+
+
+# Bytes per parameter: fp32 master, two fp32 moments and fp32 gradients, beside the compute weights and
+# their gradients. Activations and logits come on top and depend on the micro-batch, not on the model alone.
+_STATE_BYTES = 12
+_FP32_GRADIENT_BYTES = 4
+
+
+def memory_estimate(spec: TrainerSpec, parameters: int, micro_batch_tokens: int = 1024) -> float:
+    """GiB of memory of all ranks of a trainer together, measured high rather than low.
+
+    The optimizer state (12 bytes a parameter) is spread over ranks from ZeRO stage 1 on. Activations
+    are counted as 400 KiB per token of a micro-batch per 100 million parameters, which fits models of
+    0.1 to 1 billion parameters without activation checkpointing; a process costs 0.8 GiB by itself.
+    """
+    compute = 2 if spec.precision == "bf16" else 4
+    copies = 1 if spec.zero_stage else spec.ranks
+    state = parameters * (_STATE_BYTES * copies + (2 * compute + _FP32_GRADIENT_BYTES) * spec.ranks)
+    activations = micro_batch_tokens * spec.ranks * 400 * 1024 * (parameters / 1e8)
+    if spec.activation_checkpointing:
+        activations /= 4
+    return (state + activations) / 2**30 + 0.8 * spec.ranks

@@ -1,0 +1,116 @@
+"""partition/<model> → updates, a checkpoint and its entry in models: the DeepSpeed update of one model.
+
+A thin stage: the trainer group does the work (`stages.training`). It is called by the driver and
+never retried; the group itself makes a second delivery harmless.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stages.base import Account, Context, Lease, StageResult
+from stages.engines.base import Weights
+from stages.tables import TableRef, TableSink
+from stages.training.spec import UpdateReport
+from workflows.models import Model
+from workflows.trajectory import MODELS, PARTITION, UPDATES, rows_to_table
+
+# Columns of the summary row that go into the manifest's metrics where they hold a number.
+_METRICS: Final = (
+    "loss",
+    "kl_old",
+    "clip_fraction",
+    "importance_ratio_max",
+    "sampler_gap_mean",
+    "sampler_gap_max",
+    "sampler_kl",
+    "gradient_norm",
+    "learning_rate",
+    "num_rows",
+    "num_tokens",
+    "num_forward_tokens",
+    "version_after",
+    "seconds",
+)
+
+
+class UpdateStage:
+    """Train one model on its partition, save it, and let the fleet put the new weights into its engine."""
+
+    lease: Lease = "trainer"
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        model_id = model.model_id
+        self.folder = f"updates/{model_id}"
+        self.name = f"update/{model_id}"
+        self._partition, self._updates = f"partition/{model_id}", f"updates/{model_id}"
+        self._models = f"models/{model_id}"
+        self.inputs: Mapping[str, pa.Schema] = {self._partition: PARTITION}
+        self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS}
+        self.places: Mapping[str, str] = {self._updates: "steps", self._models: "models"}
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        """Raises RunFailed where the update can't be made; the weights and the tables are then unchanged."""
+        partition, model_id = inputs[self._partition], self.model.model_id
+        group = context.fleet.trainer(model_id)
+        context.progress.start(f"update {model_id}", partition.rows, "row")
+        report: UpdateReport = group.update(partition, context.iteration)
+        weights: Weights | None = None
+        if report.skipped is None:
+            weights = group.save(context.fleet.checkpoint_uri(model_id, report.version_after))
+        rate = report.num_forward_tokens / report.seconds if report.seconds else 0.0
+        context.progress.advance(partition.rows, tokens_per_second=rate)
+        context.progress.finish()
+        parts = {
+            self._updates: [outputs[self._updates].write_part(0, rows_to_table(report.rows(), UPDATES))],
+            self._models: [outputs[self._models].write_part(0, self._entry(report, weights))],
+        }
+        if weights is not None:
+            context.fleet.weights_changed(weights)
+        return StageResult(
+            parts,
+            accounts=[account_of(report, partition.rows)],
+            metrics=_metrics(report),
+            notes=[f"no update of model {model_id!r}: {report.skipped}"] if report.skipped else [],
+        )
+
+    def _entry(self, report: UpdateReport, weights: Weights | None) -> pa.Table:
+        """The new version as a `MODELS` row; no row where there is no new version."""
+        rows: list[dict[str, Any]] = []
+        if weights is not None:
+            adapter = self.model.adapter
+            rows.append(
+                {
+                    "iteration": report.iteration,
+                    "model_id": self.model.model_id,
+                    "base_id": self.model.base_id,
+                    "adapter": json.dumps(dict(adapter)) if adapter is not None else None,
+                    "version": weights.version,
+                    "parent_version": report.version_before,
+                    "uri": weights.uri,
+                    "hash": weights.hash,
+                }
+            )
+        return rows_to_table(rows, MODELS)
+
+
+def account_of(report: UpdateReport, partition_rows: int) -> Account:
+    """Rows of the partition = rows trained on + rows excluded."""
+    boundary = f"partition/{report.model_id} → update"
+    return Account(boundary, "turn", partition_rows, report.num_rows, dict(report.excluded))
+
+
+def _metrics(report: UpdateReport) -> dict[str, float]:
+    values = {name: report.summary.get(name) for name in _METRICS}
+    metrics = {name: float(value) for name, value in values.items() if value is not None}
+    if report.seconds and not report.skipped:
+        metrics["tokens_per_second"] = report.num_forward_tokens / report.seconds
+    metrics["skipped"] = float(report.skipped is not None)
+    return metrics

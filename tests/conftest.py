@@ -1,0 +1,61 @@
+"""What tests share: a pipeline that runs in seconds, on the scripted engine and the tiny model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTED: dict[str, Any] = {
+    "run": {"name": "r"},
+    "data": {"path": "facts", "tasks_per_iteration": 4},
+    "workflow": {"use": "qa_decompose", "options": {"top_k": 2}},
+    "models": {
+        "team": {
+            "checkpoint": "tiny",
+            "engine": "scripted",
+            "engine_options": {"reply": "workflows.testing:echo_qa"},
+            "max_model_len": 2048,
+            "trainer": {"precision": "fp32", "num_threads": 1},
+        }
+    },
+    "rollout": {"group_size": 4, "tasks_per_shard": 2, "max_in_flight": 8},
+    "credit": {"options": {"by": "task_role"}},
+    "ppo": {"learning_rate": 1e-3, "micro_batch_tokens": 8192},
+    "tracking": {"uri": "none"},
+    "cluster": {"object_store_gib": 0.2},
+}
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    out = copy.deepcopy(base)
+    for key, value in changes.items():
+        out[key] = (
+            merge(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+        )
+    return out
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Raw settings of a scripted run under `tmp_path`, with changes merged in."""
+
+    def settings(**changes: Any) -> dict[str, Any]:
+        return merge(merge(SCRIPTED, {"run": {"root": str(tmp_path / "runs")}}), changes)
+
+    return settings
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """A local Ray for the tests of one module."""
+    import ray
+
+    from pipeline.cluster import start_ray
+
+    start_ray("local", 0.3)
+    yield
+    ray.shutdown()

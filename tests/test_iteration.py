@@ -1,0 +1,193 @@
+"""One iteration from settings to new weights, on the scripted engine: laws of the whole."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipeline.assemble import assemble
+from pipeline.runner import Finished, Runner
+from pipeline.session import session
+from pipeline.settings import parse_settings
+from pipeline.show import stored_tables
+from pipeline.store import Run
+from workflows.errors import RunFailed, UsageError
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+TIMES = ("queued_at", "started_at", "first_token_at", "ended_at", "seconds")
+
+Settings = Callable[..., dict[str, Any]]
+
+
+def play(raw: dict[str, Any], iterations: int = 1) -> tuple[Run, list[Finished]]:
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        done = [runner.run_iteration() for _ in range(iterations)]
+        return runner.run, done
+
+
+def frames(done: Finished) -> dict[str, pl.DataFrame]:
+    """Every table as a sorted frame, without what a clock or a place decides."""
+    out = {}
+    for name, ref in done.tables.items():
+        frame = pl.DataFrame(ref.read())
+        frame = frame.drop([c for c in (*TIMES, "uri") if c in frame.columns])
+        keys = [c for c in ("task_id", "episode_id", "turn_index", "kind", "step") if c in frame.columns]
+        out[name] = frame.sort(keys, nulls_last=True)
+    return out
+
+
+def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> None:
+    assert one.keys() == other.keys()
+    for name, frame in one.items():
+        assert frame.equals(other[name]), name
+
+
+def test_an_iteration_accounts_for_every_row_and_moves_the_weights(scripted: Settings) -> None:
+    run, (first, second) = play(scripted(), iterations=2)
+    tables = frames(first)
+    assert tables["episodes"].height == 4 * 4
+    assert tables["rewards"].height == tables["credit"].height == tables["turns"].height
+    usable = tables["credit"].filter(pl.col("excluded").is_null())
+    assert tables["partition/team"].height == usable.height > 0
+    for account in first.accounts:
+        account.check()
+    summary = tables["updates/team"].filter(pl.col("kind") == "summary").row(0, named=True)
+    assert (summary["version_before"], summary["version_after"]) == (0, 1)
+    assert summary["num_rows"] == usable.height
+    assert first.manifests["update/team"].metrics["version_after"] == 1
+    assert run.checkpoint_versions("team") == [1, 2]
+    # what the second iteration was sampled with, and other tasks than the first's
+    assert set(frames(second)["turns"].filter(event="llm")["policy_version"]) == {1}
+    assert not set(frames(second)["tasks"]["task_id"]) & set(tables["tasks"]["task_id"])
+
+
+def test_the_same_settings_give_the_same_tables_bit_for_bit(scripted: Settings) -> None:
+    _, (one,) = play(scripted())
+    _, (other,) = play(scripted(run={"name": "again"}))
+    same(frames(one), frames(other))
+    for stage in ("sample", "reward", "credit", "partition"):
+        assert one.manifests[stage].tables == other.manifests[stage].tables
+
+
+def test_sharing_regimes_differ_in_model_ids_only(scripted: Settings) -> None:
+    regimes = {
+        "full": {"regime": "full"},
+        "separate": {"regime": "separate"},
+        "groups": {"groups": {"front": ["decomposer"], "back": ["reader", "answerer"]}},
+    }
+    done = {}
+    for name, sharing in regimes.items():
+        _, (done[name],) = play(scripted(run={"name": name}, sharing=sharing))
+    models = {n: set(frames(d)["turns"]["model_id"].drop_nulls()) for n, d in done.items()}
+    assert {n: len(m) for n, m in models.items()} == {"full": 1, "separate": 3, "groups": 2}
+    told = ("model_id", "base_id", "team_version")
+    turns = {n: frames(d)["turns"].drop(told) for n, d in done.items()}
+    assert turns["full"].equals(turns["separate"])
+    assert turns["full"].equals(turns["groups"])
+    for name in ("rewards", "credit"):
+        assert frames(done["full"])[name].equals(frames(done["separate"])[name])
+    # each model was trained on the turns of its own roles, all of them together on all
+    rows = {
+        n: sum(t.height for k, t in frames(d).items() if k.startswith("partition/")) for n, d in done.items()
+    }
+    assert len(set(rows.values())) == 1
+    back = frames(done["groups"])["partition/back"]
+    assert set(back["role"]) == {"reader", "answerer"}
+
+
+def test_rows_keep_what_the_policy_was_asked_and_said(scripted: Settings) -> None:
+    _, (done,) = play(scripted())
+    turns = frames(done)["turns"].filter(event="llm")
+    for row in turns.iter_rows(named=True):
+        assert len(row["response_token_ids"]) == len(row["behaviour_logprobs"]) > 0
+        assert len(row["prompt_token_ids"]) == row["num_prompt_tokens"]
+        assert json.loads(row["sampling"])["seed"] is not None
+    partition = frames(done)["partition/team"]
+    both = partition.join(turns, on=["episode_id", "turn_index"], suffix="_asked")
+    assert both.height == partition.height
+    for column in ("prompt_token_ids", "response_token_ids", "behaviour_logprobs"):
+        assert both[column].to_list() == both[f"{column}_asked"].to_list()
+
+
+def test_a_finished_iteration_reads_back_whole(scripted: Settings) -> None:
+    run, (done,) = play(scripted())
+    tables, manifests = stored_tables(Run(run.folder.url.rsplit("/", 1)[0], run.name), 0)
+    assert {m.stage for m in manifests} == set(done.manifests)
+    assert {n: t.rows for n, t in tables.items()} == {n: done.tables[n].rows for n in tables}
+
+
+def test_failing_engines_fail_the_run_with_their_causes(scripted: Settings) -> None:
+    raw = scripted(models={"team": {"engine_options": {"reply": "workflows.testing:no_such_reply"}}})
+    with pytest.raises((RunFailed, UsageError), match="no_such_reply"):
+        play(raw)
+
+
+def test_changed_identity_is_refused_and_changed_finished_stages_too(scripted: Settings) -> None:
+    raw = scripted()
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        stop_before(runner, "update/team")
+        with pytest.raises(_Halt):
+            runner.run_iteration()
+    with pytest.raises(UsageError, match=r"seed: 0 → 1"):
+        play(scripted(run={"seed": 1}))
+    with pytest.raises(UsageError, match=r"'credit' was done with other settings.*task_role"):
+        play(scripted(credit={"options": {"by": "task"}}))
+    _, (done,) = play(raw)
+    assert done.resumed == ["sample", "rollout", "reward", "credit", "partition"]
+
+
+def test_a_lost_checkpoint_is_made_again_from_stored_partitions(scripted: Settings) -> None:
+    run, done = play(scripted(checkpoints={"keep": 5}), iterations=2)
+    have = {
+        v: (Path(run.folder.path) / f"checkpoints/team/{v:05d}/manifest.json").read_text() for v in (1, 2)
+    }
+    run.folder.remove("checkpoints/team/00002")
+    run.folder.remove("checkpoints/team/00001")
+    _, (third,) = play(scripted(checkpoints={"keep": 5}))
+    again = json.loads((Path(run.folder.path) / "checkpoints/team/00002/manifest.json").read_text())
+    assert again["hash"] == json.loads(have[2])["hash"]
+    assert third.index == 2
+    assert done[1].manifests["update/team"].metrics["version_after"] == 2
+
+
+def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings) -> None:
+    raw = scripted(rewards=[{"use": "token_f1", "weight": 0.0}], run={"max_iterations_without_signal": 2})
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        done = runner.run_iteration()
+        assert done.manifests["update/team"].metrics["version_after"] == 0
+        assert any("no signal" in note for note in done.notes)
+        with pytest.raises(RunFailed, match="2 iterations in a row had no signal"):
+            runner.run_iteration()
+
+
+class _Halt(Exception):
+    pass
+
+
+def stop_before(runner: Runner, name: str) -> None:
+    """Make the runner's plan end where stage `name` would begin, as a crash there would."""
+    inside = runner._run_stage
+
+    def run_stage(stage: Any, *arguments: Any) -> None:
+        if stage.name == name:
+            raise _Halt
+        inside(stage, *arguments)
+
+    runner._run_stage = run_stage  # type: ignore[method-assign]
+
+
+def test_statuses_are_counted(scripted: Settings) -> None:
+    _, (done,) = play(scripted())
+    statuses = Counter(frames(done)["turns"]["status"].to_list())
+    assert statuses.total() == done.tables["turns"].rows
+    assert statuses["ok"] > 0

@@ -1,0 +1,108 @@
+"""Killed at any point, the same command finishes the run, with the tables of an unbroken one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+import tomlkit
+
+from pipeline.show import stored_tables
+from pipeline.store import Run
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("tasks", "rollout", "rewards", "credit", "partition", "updates/team")
+TIMES = ("queued_at", "started_at", "first_token_at", "ended_at", "seconds", "uri")
+
+Settings = Callable[..., dict[str, Any]]
+
+
+def command(raw: dict[str, Any], tmp_path: Path) -> list[str]:
+    config = tmp_path / f"{raw['run']['name']}.toml"
+    config.write_text(tomlkit.dumps(raw))
+    return [sys.executable, "-m", "pipeline", "run", "iteration", "--config", str(config)]
+
+
+def start(argv: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as out:
+        return subprocess.Popen(argv, cwd=ROOT, stdout=out, stderr=out)
+
+
+def finish(argv: list[str], log: Path) -> None:
+    code = start(argv, log).wait(timeout=300)
+    assert code == 0, log.read_text()[-3000:]
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline, "it never got there"
+        time.sleep(0.01)
+
+
+def tables(root: str, name: str) -> dict[str, pl.DataFrame]:
+    found, _ = stored_tables(Run(root, name), 0)
+    out = {}
+    for table, ref in found.items():
+        frame = pl.DataFrame(ref.read())
+        frame = frame.drop([c for c in TIMES if c in frame.columns])
+        keys = [c for c in ("task_id", "episode_id", "turn_index", "kind", "step") if c in frame.columns]
+        out[table] = frame.sort(keys, nulls_last=True)
+    return out
+
+
+def test_kill_9_inside_and_after_every_stage_loses_nothing(scripted: Settings, tmp_path: Path) -> None:
+    broken, whole = scripted(run={"name": "broken"}), scripted(run={"name": "whole"})
+    root = broken["run"]["root"]
+    iteration = Path(root) / "broken/iterations/00000"
+    log = tmp_path / "log"
+    argv = command(broken, tmp_path)
+    points = [iteration / f / mark for f in FOLDERS for mark in ("begun.json", "manifest.json")]
+    points.insert(3, iteration / "rollout/shards/00000.json")
+    for point in points:
+        if point.exists():
+            continue  # one kill often falls behind the next point as well
+        process = start(argv, log)
+        wait_for(point.exists, process)
+        process.kill()
+        process.wait()
+    finish(argv, log)
+    finish(command(whole, tmp_path), log)
+    one, other = tables(root, "broken"), tables(root, "whole")
+    assert one.keys() == other.keys()
+    for name, frame in one.items():
+        assert frame.equals(other[name]), name
+    hashes = [
+        (Path(root) / f"{n}/checkpoints/team/00001/manifest.json").read_text() for n in ("broken", "whole")
+    ]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_signal_releases_everything_and_the_run_goes_on(
+    number: signal.Signals, code: int, scripted: Settings, tmp_path: Path
+) -> None:
+    raw = scripted()
+    argv, log = command(raw, tmp_path), tmp_path / "log"
+    process = start(argv, log)
+    begun = Path(raw["run"]["root"]) / "r/iterations/00000/rollout/begun.json"
+    wait_for(begun.exists, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, number)
+    assert process.wait(timeout=120) == code, log.read_text()[-3000:]
+    assert "goes on from the last finished stage" in log.read_text()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], alive
+    finish(argv, log)

@@ -1,0 +1,221 @@
+"""Metrics of an iteration: bounded, comparable across sharing regimes, and never a made-up number."""
+
+import math
+import re
+
+import pytest
+
+from pipeline.metrics import MAX_NAMES, by_name, iteration_metrics, slug
+from stages.base import Account
+from stages.tables import TableRef, TableSink
+from workflows.errors import CadreError
+from workflows.trajectory import (
+    CREDIT,
+    EPISODES,
+    PARTITION,
+    REWARDS,
+    TURNS,
+    UPDATES,
+    named_values,
+    rows_to_table,
+)
+
+ROLES = ("plan", "answer")
+
+
+def episode_rows(group: int, sample: int, models: dict[str, str], score: float, baseline: float) -> dict:
+    """One episode of two turns, `plan` of 3 tokens and `answer` of 5, with its rows in every table."""
+    group_id = f"00000/t{group}"
+    keys = {"group_id": group_id, "episode_id": f"{group_id}/{sample}"}
+    turns, rewards, credit = [], [], []
+    for index, role in enumerate(ROLES):
+        key = {"episode_id": keys["episode_id"], "turn_index": index}
+        turns.append(
+            {
+                **keys,
+                **key,
+                "event": "llm",
+                "role": role,
+                "model_id": models[role],
+                "status": "truncated" if role == "plan" and sample == 0 else "ok",
+                "format_valid": role == "answer",
+                "response_token_ids": list(range(3 + 2 * index)),
+                "num_prompt_tokens": 10,
+                "num_cached_tokens": 4,
+            }
+        )
+        rewards.append({**key, "reward": score, "reward_parts": named_values({"f1": score, "format": 1.0})})
+        credit.append({**key, "return": score, "advantage": score - baseline})
+    episode = {
+        **keys,
+        "status": "ok",
+        "num_turns": 2,
+        "num_prompt_tokens": 20,
+        "num_response_tokens": 8,
+        "seconds": 2.0,
+    }
+    return {"turns": turns, "rewards": rewards, "credit": credit, "episodes": [episode]}
+
+
+def write(folder: str, parts: list[list[dict]]) -> dict[str, TableRef]:
+    """Tables whose part `k` has the rows of the episodes `parts[k]`."""
+    tables = {}
+    for name, schema in (("turns", TURNS), ("rewards", REWARDS), ("credit", CREDIT), ("episodes", EPISODES)):
+        sink = TableSink(name, f"{folder}/{name}", schema)
+        rows = [[row for e in part for row in e[name]] for part in parts]
+        tables[name] = sink.ref([sink.write_part(k, rows_to_table(r, schema)) for k, r in enumerate(rows)])
+    return tables
+
+
+def two_groups(models: dict[str, str]) -> list[dict]:
+    """Group 0 has returns 1 and 0; group 1 has 0.5 twice, so no signal."""
+    scores = {0: (1.0, 0.0), 1: (0.5, 0.5)}
+    return [
+        episode_rows(g, s, models, score, 0.5) for g, pair in scores.items() for s, score in enumerate(pair)
+    ]
+
+
+FULL = dict.fromkeys(ROLES, "team")
+SEPARATE = {role: role for role in ROLES}
+
+
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_means_count_every_episode_once_on_any_filesystem(tmp_path, place):
+    folder = str(tmp_path) if place == "disk" else "memory://metrics"
+    episodes = two_groups(FULL)
+    metrics = iteration_metrics(write(folder, [episodes[:2], episodes[2:]]), [], {"rollout": 4.0})
+    assert metrics["return/mean"] == 0.5
+    assert metrics["reward/f1/mean"] == 0.5
+    assert metrics["reward/format/mean"] == 1.0
+    assert metrics["role/plan/response_tokens_mean"] == 3.0
+    assert metrics["model/team/response_tokens_mean"] == 4.0
+    assert metrics["role/plan/truncated_rate"] == 0.5
+    assert metrics["role/plan/format_valid_rate"] == 0.0
+    assert metrics["role/answer/advantage_abs_mean"] == 0.25
+    assert metrics["groups/no_signal_rate"] == 0.5
+    assert metrics["groups/usable_rate"] == 1.0
+    assert metrics["rollout/tokens_per_second"] == 4 * 8 / 4.0
+    assert metrics["rollout/prefix_cached_rate"] == 0.4
+    assert metrics["rollout/status/ok"] == 4.0
+    assert metrics["rollout/status/timeout"] == 0.0
+
+
+def test_a_sharing_regime_changes_no_metric_but_those_of_the_models(tmp_path):
+    by_regime = [
+        iteration_metrics(write(f"{tmp_path}/{n}", [two_groups(m)]), [], {})
+        for n, m in enumerate((FULL, SEPARATE))
+    ]
+    full, separate = ({k: v for k, v in m.items() if not k.startswith("model/")} for m in by_regime)
+    assert full == separate
+    assert set(by_name(by_regime[0], "role")) == set(ROLES)
+    assert set(by_name(by_regime[1], "model")) == set(SEPARATE)
+
+
+def test_how_rows_are_cut_into_parts_changes_no_metric(tmp_path):
+    episodes = two_groups(SEPARATE)
+    whole = iteration_metrics(write(f"{tmp_path}/a", [episodes]), [], {})
+    cut = iteration_metrics(write(f"{tmp_path}/b", [episodes[:2], [], episodes[2:]]), [], {})
+    assert whole == pytest.approx(cut)
+
+
+def test_an_episode_with_more_turns_weighs_no_more(tmp_path):
+    short, long = episode_rows(0, 0, FULL, 1.0, 0.5), episode_rows(0, 1, FULL, 0.0, 0.5)
+    for name in ("turns", "rewards", "credit"):
+        long[name] += [{**long[name][-1], "turn_index": k} for k in range(2, 9)]
+    metrics = iteration_metrics(write(str(tmp_path), [[short, long]]), [], {})
+    assert metrics["return/mean"] == metrics["role/answer/return_mean"] == metrics["reward/f1/mean"] == 0.5
+
+
+def test_what_has_no_data_has_no_metric(tmp_path):
+    episode = episode_rows(0, 0, FULL, 1.0, 0.0)
+    for row in episode["turns"]:
+        row |= {"status": "infra_error", "format_valid": None, "response_token_ids": None}
+    for row in episode["rewards"]:
+        row |= {"reward": None, "reward_parts": []}
+    for row in episode["credit"]:
+        row |= {"return": None, "advantage": None, "excluded": "infra_error"}
+    episode["episodes"][0] |= {"status": "infra_error", "num_response_tokens": 0}
+    metrics = iteration_metrics(write(str(tmp_path), [[episode]]), [], {})
+    assert not [name for name in metrics if name.startswith(("role/", "model/", "return/", "reward/"))]
+    assert "groups/no_signal_rate" not in metrics
+    assert metrics["groups/usable_rate"] == 0.0
+    assert metrics["rollout/status/infra_error"] == 1.0
+    assert iteration_metrics({}, [], {}) == {"not_finite": 0.0}
+
+
+def test_numbers_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    episodes = two_groups(FULL)
+    episodes[0]["credit"][0]["return"] = math.nan
+    metrics = iteration_metrics(write(str(tmp_path), [episodes]), [], {"rollout": math.inf})
+    assert all(math.isfinite(v) for v in metrics.values())
+    assert {"return/mean", "time/rollout_seconds", "role/plan/return_mean"}.isdisjoint(metrics)
+    assert metrics["role/answer/return_mean"] == 0.5
+    assert metrics["not_finite"] >= 4
+
+
+def test_names_are_bounded_whatever_roles_do(tmp_path):
+    episode = episode_rows(0, 0, FULL, 1.0, 0.0)
+    for name in ("turns", "rewards", "credit"):
+        episode[name] = [{**episode[name][0], "turn_index": k} for k in range(200)]
+    for k, row in enumerate(episode["turns"]):
+        row["role"] = f"r{k // 2 if k < 20 else k}"
+    accounts = [Account("a", "turn", 300, 0, {f"reason {k}": 1 for k in range(300)})]
+    metrics = iteration_metrics(write(str(tmp_path), [[episode]]), accounts, {})
+    roles = by_name(metrics, "role")
+    assert len(roles) == MAX_NAMES
+    assert {f"r{k}" for k in range(10)} <= set(roles)  # the most frequent are kept
+    assert len(metrics) < 900
+
+
+def test_tables_of_different_iterations_are_refused(tmp_path):
+    tables = write(f"{tmp_path}/a", [two_groups(FULL)])
+    other = write(f"{tmp_path}/b", [[episode_rows(7, 0, FULL, 1.0, 0.0)]])
+    with pytest.raises(CadreError, match="not of the same iteration"):
+        iteration_metrics({**tables, "credit": other["credit"]}, [], {})
+
+
+def test_updates_give_their_summary_row_and_rates(tmp_path):
+    step = {"model_id": "m", "kind": "step", "step": 0, "loss": 9.0}
+    last = {
+        "model_id": "m", "kind": "summary", "loss": 0.5, "version_before": 3, "version_after": 4,
+        "num_rows": 8, "num_forward_tokens": 500, "seconds": 2.0, "sampler_gap_mean": 0.01,
+    }  # fmt: skip
+    skipped = {"model_id": "q", "kind": "summary", "version_after": 1, "skipped": "no signal"}
+    tables = {}
+    for name, rows in (("m", [step, last]), ("q", [skipped])):
+        sink = TableSink(f"updates/{name}", f"{tmp_path}/{name}", UPDATES)
+        tables[sink.name] = sink.ref([sink.write_part(0, rows_to_table(rows, UPDATES))])
+    sink = TableSink("partition/m", f"{tmp_path}/p", PARTITION)
+    tables["partition/m"] = sink.ref([sink.write_part(0, rows_to_table([{"role": "a"}] * 8, PARTITION))])
+    metrics = iteration_metrics(tables, [], {"update/m": 2.5})
+    assert metrics["model/m/loss"] == 0.5
+    assert metrics["model/m/version"] == 4.0
+    assert metrics["model/m/rows_trained"] == metrics["model/m/rows_partitioned"] == 8.0
+    assert metrics["update/m/tokens_per_second"] == 250.0
+    assert metrics["model/q/skipped"] == 1.0
+    assert "model/q/loss" not in metrics
+    assert metrics["time/update/m_seconds"] == metrics["time/total_seconds"] == 2.5
+
+
+def test_every_row_that_a_boundary_leaves_out_is_counted_there():
+    accounts = [
+        Account("turns to rewards", "turn", 10, 7, {"infra_error": 2, "frozen model (judge)": 1}),
+        Account("credit to partition", "turn", 10, 6, {"infra_error": 4}),
+    ]
+    metrics = iteration_metrics({}, accounts, {})
+    assert metrics["excluded/turns_to_rewards/total"] == 3.0
+    assert metrics["excluded/turns_to_rewards/frozen_model_judge"] == 1.0
+    assert metrics["excluded/credit_to_partition/infra_error"] == 4.0
+
+
+@pytest.mark.parametrize(
+    "name", ["a@b", "a(b)", "100%", "x=y", "[z]", "", "..", "a/b", "naïve", "a b", "é" * 90]
+)
+def test_any_name_becomes_one_valid_component_of_its_own(name):
+    assert re.fullmatch(r"[\w.\-]+", slug(name))
+    assert slug(name) not in (".", "..")
+    assert slug(name) != slug(name + "@")
+
+
+def test_a_plain_name_stays_as_it_is():
+    assert slug("reader-2.b") == "reader-2.b"

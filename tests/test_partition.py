@@ -1,0 +1,273 @@
+"""The plan: every row once, within budget, balanced. The stage's pure halves: the right rows, whole."""
+
+import json
+from collections import Counter
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.balance import PLAN_COLUMNS, plan_batches
+from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, write_part
+from stages.tables import TableSink
+from workflows.errors import SchemaError, UsageError
+from workflows.trajectory import CREDIT, PARTITION, TURNS, rows_to_table
+
+law = settings(deadline=None, max_examples=80)  # machines differ in speed, laws don't
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=60)
+CUT = st.fixed_dictionaries(
+    {
+        "ranks": st.integers(1, 5),
+        "mini_batches": st.integers(1, 6),
+        "micro_batch_tokens": st.integers(1, 300),
+        "seed": st.integers(0, 3),
+    }
+)
+
+
+def frame_of(lengths):
+    return pl.DataFrame(
+        [(f"e{i // 3}", i % 3, prompt, response) for i, (prompt, response) in enumerate(lengths)],
+        schema={
+            "episode_id": pl.String,
+            "turn_index": pl.Int32,
+            "num_prompt_tokens": pl.Int32,
+            "num_response_tokens": pl.Int32,
+        },
+        orient="row",
+    )
+
+
+@law
+@given(LENGTHS, CUT)
+def test_every_row_is_placed_once_and_nothing_is_added(lengths, cut) -> None:
+    rows = frame_of(lengths)
+    plan = plan_batches(rows, **cut)
+    assert sorted(plan.select("episode_id", "turn_index").rows()) == sorted(
+        rows.select("episode_id", "turn_index").rows()
+    )
+    assert plan["num_tokens"].sum() == sum(p + r for p, r in lengths)
+    assert set(plan["rank"]) <= set(range(cut["ranks"]))
+    assert set(plan["mini_batch"]) == set(range(min(cut["mini_batches"], len(lengths))))
+    for batch in plan.partition_by("rank", "mini_batch"):
+        assert set(batch["micro_batch"]) == set(range(batch["micro_batch"].n_unique()))
+
+
+@law
+@given(LENGTHS, CUT)
+def test_no_forward_pass_is_over_budget_unless_one_row_is(lengths, cut) -> None:
+    for batch in plan_batches(frame_of(lengths), **cut).partition_by(*PLAN_COLUMNS):
+        padded = batch.height * batch["num_tokens"].max()
+        assert padded <= cut["micro_batch_tokens"] or batch.height == 1
+
+
+@law
+@given(LENGTHS, CUT)
+def test_steps_are_even_in_rows_and_ranks_in_tokens(lengths, cut) -> None:
+    plan = plan_batches(frame_of(lengths), **cut)
+    sizes = [step.height for step in plan.partition_by("mini_batch")]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    for step in plan.partition_by("mini_batch"):
+        loads = dict.fromkeys(range(cut["ranks"]), 0)
+        for rank, tokens in step.select("rank", "num_tokens").rows():
+            loads[rank] += tokens
+        assert max(loads.values()) - min(loads.values()) <= step["num_tokens"].max()
+
+
+@law
+@given(LENGTHS, CUT, st.integers(0, 99))
+def test_the_order_of_the_rows_does_not_matter(lengths, cut, seed) -> None:
+    rows = frame_of(lengths)
+    shuffled = rows.sample(fraction=1, shuffle=True, seed=seed)
+    assert plan_batches(shuffled, **cut).equals(plan_batches(rows, **cut))
+
+
+def test_similar_lengths_share_a_pass_so_that_padding_is_small() -> None:
+    lengths = [(n, 1) for n in range(1, 400)]
+    plan = plan_batches(frame_of(lengths), ranks=2, mini_batches=1, micro_batch_tokens=2000, seed=0)
+    padded = sum(b.height * b["num_tokens"].max() for b in plan.partition_by(*PLAN_COLUMNS))
+    assert padded <= 1.1 * plan["num_tokens"].sum()
+
+
+def test_another_seed_is_another_split_into_steps() -> None:
+    cut = {"ranks": 1, "mini_batches": 2, "micro_batch_tokens": 100}
+    plans = [plan_batches(frame_of([(5, 5)] * 40), seed=s, **cut) for s in (0, 1)]
+    assert not plans[0].equals(plans[1])
+
+
+# The stage's pure halves.
+
+
+def turn(index, episode="00000/t/0", model="m", response=(7, 8), **other):
+    return {
+        "episode_id": episode,
+        "turn_index": index,
+        "group_id": episode.rsplit("/", 1)[0],
+        "model_id": model,
+        "role": "r",
+        "step": "s",
+        "event": "llm",
+        "policy_version": 4,
+        "prompt_token_ids": [1] * (index + 1),
+        "num_prompt_tokens": index + 1,
+        "response_token_ids": list(response),
+        "behaviour_logprobs": [-0.5] * len(response),
+        "sampling": json.dumps({"temperature": 0.7, "seed": index}),
+    } | other
+
+
+def credited(rows, excluded=None):
+    reasons = excluded or {}
+    return [
+        {"episode_id": r["episode_id"], "turn_index": r["turn_index"]}
+        | (
+            {"excluded": reasons[r["turn_index"]]}
+            if r["turn_index"] in reasons
+            else {"return": 1.0, "advantage": r["turn_index"] - 1.0}
+        )
+        for r in rows
+    ]
+
+
+def stored(folder, parts, excluded=None):
+    """The two inputs as stored tables, a list of turns for each part."""
+    turns, credit = (TableSink(n, f"{folder}/{n}", s) for n, s in (("turns", TURNS), ("credit", CREDIT)))
+    return {
+        "turns": turns.ref([turns.write_part(k, rows_to_table(rows, TURNS)) for k, rows in enumerate(parts)]),
+        "credit": credit.ref(
+            [
+                credit.write_part(k, rows_to_table(credited(rows, excluded), CREDIT))
+                for k, rows in enumerate(parts)
+            ]
+        ),
+    }
+
+
+def test_the_survey_accounts_for_every_turn(tmp_path) -> None:
+    rows = [
+        turn(0),
+        turn(1, response=()),
+        turn(2, model="judge"),
+        turn(3),
+        turn(4),
+        turn(5, response_token_ids=None),
+    ]
+    tables = stored(tmp_path, [rows], {3: "model is frozen", 4: "reward 'x' failed: ValueError: e 7"})
+    survey = survey_part(0, tables, ["m"])
+    assert survey["usable"].select("turn_index", "num_response_tokens", "source").rows() == [(0, 2, 0)]
+    assert survey["excluded"] == Counter(
+        {
+            "no response tokens": 2,
+            "model judge is not partitioned": 1,
+            "model is frozen": 1,
+            "reward 'x' failed": 1,
+        }
+    )
+    assert survey["details"]["reward 'x' failed"] == "reward 'x' failed: ValueError: e 7"
+
+
+def test_gathered_rows_keep_their_exact_tokens_and_get_their_credit_and_place() -> None:
+    rows = [turn(i, response=[i] * (i + 1)) for i in range(4)]
+    turns, credit = rows_to_table(rows, TURNS), rows_to_table(credited(rows)[::-1], CREDIT)
+    places = pl.DataFrame(
+        {
+            "episode_id": ["00000/t/0"] * 2,
+            "turn_index": [3, 1],
+            "rank": [0, 1],
+            "mini_batch": [2, 0],
+            "micro_batch": [5, 6],
+        },
+        schema_overrides={"turn_index": pl.Int32},
+    )
+    table = gather(turns, credit, places)
+    assert table.schema == PARTITION
+    found = {row["turn_index"]: row for row in table.to_pylist()}
+    assert set(found) == {1, 3}
+    for index, place in ((3, (0, 2, 5)), (1, (1, 0, 6))):
+        row = found[index]
+        assert tuple(row[c] for c in PLAN_COLUMNS) == place
+        for column in ("prompt_token_ids", "response_token_ids", "behaviour_logprobs", "policy_version"):
+            assert row[column] == rows[index][column]
+        assert (row["temperature"], row["return"], row["advantage"]) == (0.7, 1.0, index - 1.0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        ({"behaviour_logprobs": [-0.5]}, "1 turns have other numbers of behaviour_logprobs"),
+        ({"behaviour_logprobs": None}, "1 turns have other numbers of behaviour_logprobs"),
+        ({"sampling": "{}"}, "1 turns have no temperature"),
+        ({"sampling": None}, "1 turns have no temperature"),
+    ],
+)
+def test_rows_that_can_not_be_trained_on_are_refused_by_key(broken, what) -> None:
+    rows = [turn(0), turn(1, **broken)]
+    places = pl.DataFrame(
+        {"episode_id": ["00000/t/0"] * 2, "turn_index": [0, 1]} | {c: [0, 0] for c in PLAN_COLUMNS},
+        schema_overrides={"turn_index": pl.Int32},
+    )
+    with pytest.raises(SchemaError, match=what) as error:
+        gather(rows_to_table(rows, TURNS), rows_to_table(credited(rows), CREDIT), places)
+    assert "('00000/t/0', 1)" in str(error.value)
+
+
+def test_a_part_gathers_from_several_inputs_and_a_lost_row_is_noticed(tmp_path) -> None:
+    tables = stored(tmp_path, [[turn(0), turn(1)], [turn(0, "00000/u/0")]])
+    sink = TableSink("partition/m", str(tmp_path / "out"), PARTITION)
+    rows = pl.DataFrame(
+        {
+            "episode_id": ["00000/t/0", "00000/u/0"],
+            "turn_index": [1, 0],
+            "source": [0, 1],
+            "rank": [0, 0],
+            "mini_batch": [1, 0],
+            "micro_batch": [0, 0],
+        },
+        schema_overrides={"turn_index": pl.Int32},
+    )
+    receipt = write_part(0, tables, {"m": sink}, [Job("m", 2, rows)])
+    assert (receipt["part"].name, receipt["part"].rows) == ("part-00002.parquet", 2)
+    written = sink.ref([receipt["part"]]).read()
+    assert written["episode_id"].to_pylist() == ["00000/u/0", "00000/t/0"]  # by mini-batch
+    lost = rows.with_columns(turn_index=pl.lit(9, pl.Int32))
+    with pytest.raises(SchemaError, match="should have 2 rows, found 0"):
+        write_part(0, tables, {"m": sink}, [Job("m", 2, lost)])
+
+
+def test_turns_and_credit_of_different_rollouts_are_refused(tmp_path) -> None:
+    tables = stored(tmp_path, [[turn(0), turn(1)]])
+    other = TableSink("credit", str(tmp_path / "other"), CREDIT)
+    tables["credit"] = other.ref([other.write_part(0, rows_to_table(credited([turn(0)]), CREDIT))])
+    with pytest.raises(SchemaError, match="not of one rollout"):
+        survey_part(0, tables, ["m"])
+
+
+def test_specs_that_can_not_work_are_refused() -> None:
+    spec = PartitionSpec("m", 1, 1, 1, 0)
+    with pytest.raises(UsageError, match="twice: m, m"):
+        PartitionStage((spec, spec))
+    for field in ("ranks", "mini_batches", "micro_batch_tokens"):
+        with pytest.raises(UsageError, match=f"{field} is 0"):
+            PartitionSpec(
+                **{
+                    "model_id": "m",
+                    "ranks": 1,
+                    "mini_batches": 1,
+                    "micro_batch_tokens": 1,
+                    "seed": 0,
+                    field: 0,
+                }
+            )
+
+
+def test_the_stage_reads_columns_that_turns_and_credit_have() -> None:
+    stage = PartitionStage((PartitionSpec("m", 1, 1, 1, 0),))
+    for table, full in (("turns", TURNS), ("credit", CREDIT)):
+        for field in stage.inputs[table]:
+            assert full.field(field.name).equals(field)
+    assert stage.outputs == {"partition/m": PARTITION}
+    assert stage.places == {"partition/m": "m"}
+    assert isinstance(stage.inputs["turns"], pa.Schema)

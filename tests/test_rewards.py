@@ -1,0 +1,355 @@
+"""Rewards on played episodes, and who gets none and why."""
+
+import json
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from rewards.format import Format
+from rewards.scoring import TURNS_SEEN, WeightedReward, WeightedRewards, kind_of, score_turns
+from rewards.token_f1 import TokenF1
+from workflows.errors import SchemaError, UsageError
+from workflows.trajectory import (
+    EPISODES,
+    NOT_THE_POLICYS_DOING,
+    REWARDS,
+    STATUSES,
+    TASKS,
+    TURNS,
+    named_values,
+    rows_to_table,
+)
+
+BOTH = WeightedRewards(
+    (WeightedReward("token_f1", 2.0, TokenF1()), WeightedReward("format", 0.5, Format({"reader": 3.0})))
+)
+
+
+def task(task_id="t", answers=("Paris",)):
+    gold = json.dumps({"answers": list(answers)})
+    return {"task_id": task_id, "inputs": json.dumps({"question": "?"}), "gold": gold}
+
+
+def episode(episode_id="t/0", status="ok"):
+    return {"episode_id": episode_id, "task_id": episode_id.split("/")[0], "status": status}
+
+
+def llm(index, step="answer", parsed="Paris", episode_id="t/0", **other):
+    return {
+        "episode_id": episode_id,
+        "turn_index": index,
+        "step": step,
+        "role": step,
+        "event": "llm",
+        "model_id": "m",
+        "trainable": True,
+        "status": "ok",
+        "parsed": None if parsed is None else json.dumps(parsed),
+        "format_valid": parsed is not None,
+        "response_text": str(parsed),
+    } | other
+
+
+def tool(index, episode_id="t/0", **other):
+    return {
+        "episode_id": episode_id,
+        "turn_index": index,
+        "step": "retrieve",
+        "event": "tool",
+        "status": "ok",
+        "tool": "bm25",
+        "tool_request": '{"queries":["x"]}',
+        "tool_result": '{"passages":[]}',
+        "trainable": False,
+        "metrics": named_values({"hits": 2.0}),
+    } | other
+
+
+def tables(turns, episodes=None, tasks=None):
+    return (
+        rows_to_table(tasks or [task()], TASKS),
+        rows_to_table(turns, TURNS),
+        rows_to_table(episodes or [episode()], EPISODES),
+    )
+
+
+def score(turns, episodes=None, tasks=None, rewards=BOTH, **options):
+    """Rows of the rewards table by key."""
+    table = score_turns(*tables(turns, episodes, tasks), rewards, **options)
+    assert table.schema == REWARDS
+    rows = table.to_pylist()
+    keys = [(r["episode_id"], r["turn_index"]) for r in rows]
+    assert keys == sorted((t["episode_id"], t["turn_index"]) for t in turns)
+    for row in rows:  # a number, or the reason why there is none
+        assert (row["reward"] is None) != (row["no_reward_reason"] is None)
+    return dict(zip(keys, rows, strict=True))
+
+
+def parts(row):
+    return {p["name"]: p["value"] for p in row["reward_parts"]}
+
+
+def only(reward, name="mine"):
+    return WeightedRewards((WeightedReward(name, 1.0, reward),))
+
+
+# The two rewards.
+
+
+def test_every_trainable_turn_shares_the_outcome_and_answers_for_its_own_format() -> None:
+    rows = score(
+        [llm(0, "plan", ["q"]), tool(1), llm(2, "reader", None), llm(3, "answer", "Paris France")],
+    )
+    outcome = 2 / 3  # one of two words, all of the gold
+    assert parts(rows["t/0", 0]) == {"token_f1": pytest.approx(outcome), "format": 0.0}
+    assert parts(rows["t/0", 2]) == {"token_f1": pytest.approx(outcome), "format": -3.0}
+    assert rows["t/0", 0]["reward"] == pytest.approx(2.0 * outcome)
+    assert rows["t/0", 2]["reward"] == pytest.approx(2.0 * outcome + 0.5 * -3.0)
+    assert rows["t/0", 1]["reward"] is None
+    assert rows["t/0", 1]["reward_parts"] == []
+    assert math.copysign(1, parts(rows["t/0", 3])["format"]) == 1  # 0, not -0
+
+
+def test_a_split_outcome_adds_up_to_the_whole() -> None:
+    turns = [llm(0, "plan", ["q"]), tool(1), llm(2, "judge", "x", trainable=False), llm(3), llm(4)]
+    rows = score(turns, rewards=only(TokenF1(share="split")))
+    shares = [r["reward"] for r in rows.values() if r["reward"] is not None]
+    assert shares == [pytest.approx(1 / 3)] * 3
+
+
+def test_the_last_answer_counts_by_turn_index_and_not_by_row_order() -> None:
+    turns = [llm(5, parsed="Paris"), llm(0, parsed="Rome")]
+    assert score(turns, rewards=only(TokenF1()))["t/0", 0]["reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        llm(1, parsed=None, status="malformed", response_text="Paris"),
+        llm(1, parsed="Paris", format_valid=False, status="malformed"),
+        llm(1, parsed="Paris", status="truncated"),
+        llm(1, step="reader", parsed="Paris"),
+    ],
+    ids=["nothing parsed", "broken format", "cut off", "no answer step"],
+)
+def test_no_valid_answer_earns_nothing(last) -> None:
+    rows = score([llm(0, "plan", ["q"]), last], rewards=only(TokenF1()))
+    assert [r["reward"] for r in rows.values()] == [0.0, 0.0]
+
+
+def test_the_best_of_several_golds_counts_and_numbers_are_answers() -> None:
+    tasks = [task(answers=["Lutetia", "7", "the city of Paris"])]
+    assert score([llm(0, parsed="city of Paris")], tasks=tasks)["t/0", 0]["reward"] == 2.0
+    assert score([llm(0, parsed=7)], tasks=tasks)["t/0", 0]["reward"] == 2.0
+
+
+@pytest.mark.parametrize("answers", [[], ["  "], "Paris"])
+def test_a_task_without_usable_gold_is_no_zero(answers) -> None:
+    gold = json.dumps({"answers": answers})
+    rows = score([llm(0)], tasks=[task() | {"gold": gold}])
+    assert rows["t/0", 0]["reward"] is None
+    assert kind_of(rows["t/0", 0]["no_reward_reason"]) == "reward 'token_f1' failed"
+
+
+def test_an_answer_that_is_no_text_is_no_zero() -> None:
+    for parsed in (["Paris"], {"answer": "Paris"}, True):
+        reason = score([llm(0, parsed=parsed)])["t/0", 0]["no_reward_reason"]
+        assert "parser return the answer alone" in reason
+
+
+def test_truncated_turns_break_their_format_and_a_role_without_format_breaks_none() -> None:
+    turns = [llm(0, "plan", ["q"], status="truncated"), llm(1, format_valid=None)]
+    rows = score(turns, rewards=only(Format()))
+    assert [r["reward"] for r in rows.values()] == [-1.0, 0.0]
+
+
+# Who gets none.
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_what_is_not_the_policys_doing_gives_no_reward_to_the_whole_episode(status) -> None:
+    healthy = [llm(0, episode_id="t/1"), llm(1, episode_id="t/1")]
+    for turns, of_episode in (
+        ([llm(0), tool(1), llm(2)], status),
+        ([llm(0), tool(1, status=status), llm(2)], "ok"),
+        ([llm(0), tool(1), llm(2, status=status, parsed=None)], "ok"),
+    ):
+        rows = score([*turns, *healthy], [episode(status=of_episode), episode("t/1")])
+        mine = [rows["t/0", i] for i in range(3)]
+        if status in NOT_THE_POLICYS_DOING:
+            assert [r["reward"] for r in mine] == [None] * 3
+            assert all(status in r["no_reward_reason"] for r in mine)
+            assert len({r["no_reward_reason"] for r in mine}) == 1
+        else:
+            assert [r["reward"] is None for r in mine] == [False, True, False]
+        assert [rows["t/1", i]["reward"] for i in (0, 1)] == [2.0, 2.0]
+
+
+def test_tools_and_frozen_models_get_no_reward() -> None:
+    turns = [tool(0), llm(1, event="control"), llm(2, "judge", "x", trainable=False), llm(3)]
+    reasons = [r["no_reward_reason"] for r in score(turns).values()]
+    assert reasons == ["not an llm turn", "not an llm turn", "model is frozen", None]
+
+
+def test_truncated_turns_are_malformed_or_left_out_by_rule() -> None:
+    turns = [llm(0, "plan", None, status="truncated"), llm(1)]
+    as_malformed, left_out = (score(turns, truncated=rule) for rule in ("as_malformed", "exclude"))
+    assert as_malformed["t/0", 0]["reward"] == 2.0 * 1.0 + 0.5 * -1.0
+    assert left_out["t/0", 0]["no_reward_reason"] == "truncated"
+    assert as_malformed["t/0", 1]["reward"] == left_out["t/0", 1]["reward"] == 2.0
+    with pytest.raises(UsageError, match="as_malformed, exclude"):
+        score(turns, truncated="drop")
+
+
+@dataclass(frozen=True)
+class Returns:
+    """Gives what it is told for episode t/0, and ones for the others."""
+
+    answer: object
+
+    def __call__(self, played):
+        if played.episode_id != "t/0":
+            return [1.0] * len(played.turns)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (ZeroDivisionError("by\nzero"), "failed: ZeroDivisionError: by zero"),
+        ([1.0], "wrong number of values: 1 for 2 turns"),
+        ([1.0, 2.0, 3.0], "wrong number of values: 3 for 2 turns"),
+        ([1.0, math.nan], "no finite number: nan"),
+        ([-math.inf, 1.0], "no finite number: -inf"),
+        (["1.0", 1.0], "no finite number: '1.0'"),
+        (1.0, "failed: TypeError"),
+        (None, "failed: TypeError"),
+    ],
+)
+def test_a_reward_that_fails_costs_one_episode_and_says_which_reward(answer, why) -> None:
+    rewards = WeightedRewards(
+        (WeightedReward("mine", 1.0, Returns(answer)), WeightedReward("format", 1.0, Format()))
+    )
+    turns = [llm(i, episode_id=e) for e in ("t/0", "t/1") for i in (0, 1)]
+    rows = score(turns, [episode(), episode("t/1")], rewards=rewards)
+    for index in (0, 1):
+        broken = rows["t/0", index]
+        assert broken["reward"] is None
+        assert broken["reward_parts"] == []
+        assert "reward 'mine'" in broken["no_reward_reason"]
+        assert why in broken["no_reward_reason"]
+        assert rows["t/1", index]["reward"] == 1.0
+    assert len({kind_of(r["no_reward_reason"]) for k, r in rows.items() if k[0] == "t/0"}) == 1
+
+
+def test_cancellation_is_not_taken_for_a_failed_reward() -> None:
+    def cancelled(played):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score([llm(0)], rewards=only(cancelled))
+
+
+def test_null_parts_do_not_count_and_nothing_but_nulls_is_no_reward() -> None:
+    rewards = WeightedRewards(
+        (
+            WeightedReward("mine", 3.0, Returns([None, None, 0])),
+            WeightedReward("too", 1.0, Returns([2, None, True])),
+        )
+    )
+    rows = score([llm(0), llm(1), llm(2)], rewards=rewards)
+    assert [r["reward"] for r in rows.values()] == [2.0, None, 1.0]
+    assert rows["t/0", 1]["no_reward_reason"] == "no reward values this turn"
+    assert parts(rows["t/0", 0]) == {"mine": None, "too": 2.0}
+
+
+def test_a_reward_sees_the_decoded_turn_its_task_and_no_token_lists() -> None:
+    seen = []
+
+    def look(played):
+        seen.append(played)
+        return [0.0] * len(played.turns)
+
+    score([tool(0), llm(1, parsed={"k": [1]})], rewards=only(look))
+    (played,) = seen
+    assert (played.inputs, played.gold) == ({"question": "?"}, {"answers": ["Paris"]})
+    assert [set(t) for t in played.turns] == [set(TURNS_SEEN.names)] * 2
+    assert played.turns[0]["tool_request"] == {"queries": ["x"]}
+    assert played.turns[0]["metrics"] == {"hits": 2.0}
+    assert played.turns[1]["parsed"] == {"k": [1]}
+    assert played.trainable() == [1]
+
+
+def test_scoring_twice_and_in_any_row_order_gives_the_same_table() -> None:
+    draw = random.Random(3)
+    ids = [f"t{k}/{s}" for k in range(5) for s in range(4)]
+    turns = [
+        llm(i, draw.choice(["plan", "answer"]), draw.choice(["Paris", "Rome in Italy", None]), e)
+        for e in ids
+        for i in range(draw.randint(1, 6))
+    ]
+    episodes = [episode(e, draw.choice(["ok", "ok", "timeout"])) for e in ids]
+    tasks = [task(f"t{k}", ["Paris", f"Rome {k}"]) for k in range(5)]
+    first = score_turns(*tables(turns, episodes, tasks), BOTH)
+    for _ in range(3):
+        for rows in (turns, episodes, tasks):
+            draw.shuffle(rows)
+        again = score_turns(*tables(turns, episodes, tasks), BOTH)
+        assert again.equals(first)
+    assert first.num_rows == len(turns)
+
+
+def test_many_failures_are_few_kinds() -> None:
+    def fails(played):
+        raise ValueError(f"episode {played.episode_id} is odd")
+
+    ids = [f"t/{s}" for s in range(9)]
+    rows = score([llm(0, episode_id=e) for e in ids], [episode(e) for e in ids], rewards=only(fails))
+    assert Counter(kind_of(r["no_reward_reason"]) for r in rows.values()) == {"reward 'mine' failed": 9}
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("turns", "episodes", "tasks", "what"),
+    [
+        ([llm(0, episode_id="t/9")], [episode()], [task()], "'t/9'"),
+        ([llm(0)], [episode()], [task("u")], "'t'"),
+        ([llm(0), llm(0)], [episode()], [task()], "two rows of turn 0"),
+        ([llm(0)], [episode(), episode()], [task()], "two rows of episode_id"),
+        ([llm(0)], [episode()], [task(), task()], "two rows of task_id"),
+    ],
+)
+def test_tables_that_do_not_belong_together_are_refused(turns, episodes, tasks, what) -> None:
+    with pytest.raises(SchemaError, match=what):
+        score(turns, episodes, tasks)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: WeightedRewards(()), "no reward"),
+        (lambda: WeightedRewards((*BOTH.items, *BOTH.items)), "two rewards are named 'format'"),
+        (lambda: WeightedRewards((WeightedReward("x", math.nan, Format()),)), "'x' has weight nan"),
+        (lambda: Format({"answer": -1.0}), "role 'answer' is -1.0"),
+        (lambda: Format({"answer": "much"}), "role 'answer' is 'much'"),
+        (lambda: TokenF1(share="half"), "share is 'half'"),
+        (lambda: TokenF1(mode="loose"), "mode is 'loose'"),
+    ],
+)
+def test_options_that_can_not_work_are_refused(make, what) -> None:
+    with pytest.raises(UsageError, match=what):
+        make()
+
+
+def test_no_turns_give_an_empty_table_of_the_same_schema() -> None:
+    empty = score_turns(TASKS.empty_table(), TURNS.empty_table(), EPISODES.empty_table(), BOTH)
+    assert empty.equals(REWARDS.empty_table())
+    assert isinstance(empty, pa.Table)

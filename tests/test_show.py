@@ -1,0 +1,454 @@
+"""What people see: all of it, at any width, exactly as a model wrote it and never as markup."""
+
+import io
+import json
+import math
+import time
+
+import pytest
+from rich.console import Console
+
+from pipeline.artifacts import iteration_files
+from pipeline.deadline import Worker
+from pipeline.episodes import find_episode, sample_episodes
+from pipeline.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, RichProgress, duration
+from pipeline.render import (
+    IterationView,
+    as_text,
+    echo,
+    make_console,
+    number,
+    plain,
+    runs_table,
+    summary,
+    summary_dict,
+    visible,
+)
+from pipeline.show import print_iteration, stored_tables
+from pipeline.store import Manifest, Run
+from pipeline.transcript import in_branches, transcript, transcript_dict
+from stages.base import Account
+from stages.tables import TableSink
+from workflows.errors import CadreError, UsageError
+from workflows.trajectory import (
+    CREDIT,
+    EPISODES,
+    REWARDS,
+    TASKS,
+    TURNS,
+    UPDATES,
+    named_values,
+    rows_to_table,
+    to_json,
+)
+
+HOSTILE = "[bold]x[/] [link=http://a]b[/link]\x1b[31mred\x1b[0m\x00\r\x07\u202egnp"
+
+
+def turn(index, step, role=None, branch="", **columns):
+    what = (
+        {"event": "llm", "model_id": "team", "policy_version": 2} if role else {"event": "tool", "tool": step}
+    )
+    return {
+        "turn_index": index,
+        "step": step,
+        "role": role,
+        "branch": branch,
+        "status": "ok",
+        **what,
+        **columns,
+    }
+
+
+def an_episode(number_of, score, text="Paris"):
+    """One episode of a small team: a trunk, two branches in parallel, and an answer."""
+    group, sample = divmod(number_of, 2)
+    keys = {"task_id": f"t{group}", "group_id": f"00000/t{group}", "episode_id": f"00000/t{group}/{sample}"}
+    messages = to_json([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital?"}])
+    turns = [
+        turn(0, "decompose", "planner", messages=messages, response_text="two", response_token_ids=[1, 2]),
+        turn(1, "retrieve", branch="0", tool_request=to_json({"query": "capital"})),
+        turn(2, "retrieve", branch="1", tool_request=to_json({"query": "founder"})),
+        turn(3, "read", "reader", "0", response_text="read zero"),
+        turn(4, "read", "reader", "1", response_text="read one", status="truncated"),
+        turn(5, "answer", "answerer", response_text=text, parsed=to_json({"answer": text})),
+    ]
+    ids = {"episode_id": keys["episode_id"]}
+    reason = {"no_reward_reason": "no llm turn"}
+    rewards = [{**ids, "turn_index": k, "reward": None, "reward_parts": [], **reason} for k in (1, 2)]
+    rewards += [
+        {**ids, "turn_index": k, "reward": score, "reward_parts": named_values({"f1": score})}
+        for k in (0, 3, 4, 5)
+    ]
+    credit = [{**ids, "turn_index": k, "return": score, "advantage": score - 0.5} for k in (0, 3, 5)]
+    credit += [{**ids, "turn_index": 4, "excluded": "truncated"}]
+    episode = {**keys, "status": "ok", "num_turns": 6, "num_response_tokens": 2, "seconds": 1.5}
+    task = {
+        "task_id": keys["task_id"],
+        "inputs": to_json({"question": "Capital?"}),
+        "gold": to_json(["Paris"]),
+    }
+    return {
+        "tasks": [task] * (sample == 0),
+        "turns": [{**keys, **t} for t in turns],
+        "episodes": [episode],
+        "rewards": rewards,
+        "credit": credit,
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A stored run of one iteration with three parts, the first of them empty."""
+    run = Run(str(tmp_path / "runs"), "demo")
+    run.write_info(name="demo", tracker={"link": "http://host/#/experiments/1/runs/abc"})
+    scores = (0.0, 1.0, 0.25, 0.75)
+    episodes = [an_episode(k, score, HOSTILE if k == 1 else "Paris") for k, score in enumerate(scores)]
+    parts = [[], episodes[:4], []]
+    places = {
+        "tasks": ("tasks", "", TASKS),
+        "turns": ("rollout", "turns", TURNS),
+        "episodes": ("rollout", "episodes", EPISODES),
+        "rewards": ("rewards", "", REWARDS),
+        "credit": ("credit", "", CREDIT),
+        "updates/team": ("updates/team", "", UPDATES),
+    }
+    store = run.iteration(0)
+    written = {}
+    for name, (folder, place, schema) in places.items():
+        sink = TableSink(name, "/".join(p for p in (store.folder.url, folder, place) if p), schema)
+        if name == "updates/team":
+            update = {
+                "model_id": "team",
+                "kind": "summary",
+                "version_before": 2,
+                "version_after": 3,
+                "loss": 0.5,
+            }
+            rows = [[update]]
+        else:
+            rows = [[row for e in part for row in e[name]] for part in parts]
+        files = [sink.write_part(k, rows_to_table(r, schema)) for k, r in enumerate(rows)]
+        written.setdefault(folder, {})[name] = files
+    for folder, tables in written.items():
+        accounts = [Account(folder, "turn", 24, 20, {"no llm turn": 4})] if folder == "rewards" else []
+        manifest = Manifest(folder, 0, {}, {}, tables, accounts, {}, [], 1.0)
+        store.folder.write_text(f"{folder}/manifest.json", manifest.to_json())
+    store.folder.write_text("done.json", "{}")
+    return run
+
+
+def tables_of(run):
+    return stored_tables(run, 0)[0]
+
+
+def view(**changes):
+    values = {
+        "run": "demo [red]",
+        "iteration": 3,
+        "metrics": {"return/mean": 0.5, "role/answerer/return_mean": 0.25, "rollout/episodes": 4.0},
+        "accounts": [Account("turns to rewards", "turn", 1384, 1381, {"frozen [judge]": 2, "timeout": 1})],
+        "updates": [
+            {"model_id": "team", "version_before": 2, "version_after": 3, "num_rows": 8, "loss": 0.125},
+            {"model_id": "idle", "version_before": 1, "version_after": 1, "skipped": "no signal"},
+        ],
+        "seconds": {"rollout": 2.0, "update/team": 1.0},
+        "notes": ["1 of 4 episodes failed"],
+        "where": {"tables": "/data/" + "long/" * 60, "MLflow": "mlflow ui"},
+    }
+    return IterationView(**values | changes)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_summary_says_everything_at_any_width(width):
+    text = as_text(summary(view()), width)
+    flat = " ".join(text.split())
+    for part in ("1,384", "1,381", "2 → 3", "0.125", "not updated: idle", "rollout 2.0 s", "1 of 4 episodes"):
+        assert part in flat
+    assert "2 frozen [judge]" in flat
+    assert "1 timeout" in flat
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith(("tables", "MLflow")))
+
+
+def test_the_last_lines_say_where_things_are_and_can_be_copied():
+    lines = as_text(summary(view()), 40).splitlines()
+    assert lines[-2].split() == ["tables", "/data/" + "long/" * 60]
+    assert lines[-1] == "MLflow  mlflow ui"
+
+
+def test_an_iteration_without_anything_has_a_summary():
+    empty = view(metrics={}, accounts=[], updates=[], seconds={}, notes=[], where={})
+    assert "no numbers yet" in as_text(summary(empty))
+
+
+def test_the_summary_as_json_accounts_for_every_row_and_is_strict():
+    data = summary_dict(view(metrics={"a": math.nan}))
+    json.dumps(data, allow_nan=False)
+    (row,) = data["rows"]
+    assert row["in"] == row["out"] + sum(row["excluded"].values())
+    assert data["metrics"] == {"a": None}
+
+
+def test_what_a_model_wrote_is_never_markup_and_hides_nothing(run):
+    played = find_episode(tables_of(run), "00000/t0/1")
+    text = as_text(transcript(played), 200)
+    shown = r"[bold]x[/] [link=http://a]b[/link]\x1b[31mred\x1b[0m\x00\r\x07\u202egnp"
+    assert f"says    {shown}" in text
+    assert not {c for c in text if not c.isprintable()} - {"\n"}
+
+
+def test_a_terminal_gets_colour_and_a_file_none(run):
+    played = find_episode(tables_of(run), "00000/t0/1")
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=120)
+    echo(console, transcript(played))
+    assert "\x1b[" in console.file.getvalue()
+    plain_console = make_console(io.StringIO(), 120)
+    echo(plain_console, transcript(played))
+    assert "\x1b" not in plain_console.file.getvalue()
+
+
+def test_any_text_prints_on_any_encoding():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    echo(make_console(file), summary(view()))
+    file.flush()
+    assert b"2 \\u2192 3" in file.buffer.getvalue()
+
+
+def test_branches_are_read_one_after_the_other_between_the_turns_of_the_trunk(run):
+    played = find_episode(tables_of(run), "00000/t0/0")
+    assert [t["turn_index"] for t in in_branches(reversed(played.turns))] == [0, 1, 3, 2, 4, 5]
+    lines = as_text(transcript(played)).splitlines()
+    heads = [line for line in lines if line.lstrip().startswith("[")]
+    assert [len(h) - len(h.lstrip()) for h in heads] == [0, 4, 4, 4, 4, 0]
+
+
+def test_an_episode_shows_rewards_credit_and_why_a_turn_is_left_out(run):
+    text = as_text(transcript(find_episode(tables_of(run), "00000/t1/1")))
+    for part in ("question", "Paris", "0.75  (f1 0.75)", "return 0.75, advantage +0.25", "none: no llm turn"):
+        assert part in text
+    assert "not trained on: truncated" in text
+    assert "Be brief." not in text
+    assert "Be brief." in as_text(transcript(find_episode(tables_of(run), "00000/t1/1"), full=True))
+
+
+def test_a_long_text_says_how_much_is_left_out_and_full_leaves_nothing_out(run):
+    played = find_episode(tables_of(run), "00000/t1/0")
+    played.turns[5]["response_text"] = "a" * 599 + "bcd"
+    assert "ab … (2 more characters; --full)" in as_text(transcript(played), 2000)
+    assert "abcd" in as_text(transcript(played, full=True), 2000)
+
+
+def test_an_episode_as_json_has_its_columns_decoded_and_each_turn_its_reward(run):
+    data = transcript_dict(find_episode(tables_of(run), "00000/t0/1"))
+    json.dumps(data, allow_nan=False)
+    assert data["task"]["inputs"] == {"question": "Capital?"}
+    assert [t["turn_index"] for t in data["turns"]] == list(range(6))
+    assert data["turns"][5]["parsed"] == {"answer": HOSTILE}
+    assert data["turns"][5]["reward"] == 1.0
+    assert data["turns"][4]["excluded"] == "truncated"
+    assert "prompt_token_ids" not in data["turns"][0]
+    full = transcript_dict(find_episode(tables_of(run), "00000/t0/1", full=True))
+    assert full["turns"][0]["response_token_ids"] == [1, 2]
+    assert "prompt_token_ids" in full["turns"][0]
+
+
+def test_a_sample_spans_the_returns_and_is_the_same_every_time(run):
+    tables = tables_of(run)
+    ids = [p.episode["episode_id"] for p in sample_episodes(tables, 3)]
+    assert ids[0] == "00000/t0/0"
+    assert ids[-1] == "00000/t0/1"
+    assert ids == [p.episode["episode_id"] for p in sample_episodes(tables, 3)]
+    assert len(sample_episodes(tables, 99)) == 4
+    assert sample_episodes(tables, 0) == []
+    without_credit = {name: table for name, table in tables.items() if name != "credit"}
+    assert len(sample_episodes(without_credit, 2)) == 2
+
+
+def test_the_trackers_files_are_readable(run):
+    files = iteration_files(tables_of(run), [Account("rewards", "turn", 3, 1, {"why": 2})], "[run]\n", 2)
+    assert files["settings.toml"] == b"[run]\n"
+    assert b"2 why" in files["rows.txt"]
+    assert files["updates.csv"].splitlines()[1].startswith(b",team,summary,,2,3,0.5")
+    assert files["updates.parquet"][:4] == b"PAR1"
+    assert files["episodes.txt"].count(b"episode 00000/") == 2
+    assert "episodes.txt" not in iteration_files({}, [], "", 2)
+    assert iteration_files({}, [], "", 2)["updates.csv"].startswith(b"iteration,model_id,kind")
+
+
+def test_a_stored_iteration_is_shown_as_text_and_as_json(run, capsys):
+    print_iteration(run, None, episode=None, episodes=2, full=False, as_json=False)
+    out = capsys.readouterr().out
+    assert "iteration 0 of run demo: mean return 0.5" in out
+    assert "4 no llm turn" in out
+    assert "http://host/#/experiments/1/runs/abc" in out
+    assert out.count("episode 00000/") == 2
+    print_iteration(run, 0, episode=None, episodes=2, full=False, as_json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert data["updates"][0]["version_after"] == 3
+    assert len(data["episodes"]) == 2
+    print_iteration(run, None, episode="00000/t0/1", episodes=2, full=False, as_json=True)
+    out = capsys.readouterr().out
+    assert json.loads(out)["turns"][5]["response_text"] == HOSTILE
+    assert out.isascii()  # so no control character reaches the terminal
+
+
+def test_an_unfinished_iteration_shows_what_there_is(run, capsys):
+    folder = run.iteration(0).folder
+    for name in ("done.json", "credit", "updates"):
+        folder.remove(name)
+    print_iteration(run, None, episode=None, episodes=1, full=False, as_json=False)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "unfinished; finished stages: tasks, rollout, rewards" in out
+
+
+@pytest.mark.parametrize(
+    ("iteration", "episode", "says"),
+    [
+        (7, None, "no iteration 7"),
+        (None, "00000/t9/9", "for example: 00000/t"),
+        (None, "00005/t/0", "iteration 5"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_there_is(run, iteration, episode, says):
+    with pytest.raises(UsageError, match=says):
+        print_iteration(run, iteration, episode=episode, episodes=1, full=False, as_json=False)
+
+
+def test_a_list_of_runs_shows_what_is_known():
+    runs = [
+        {"name": "a", "iterations": 3, "unfinished": [2], "workflow": "qa", "used_at": 1.7e9},
+        {"name": "[b]"},
+    ]
+    text = as_text(runs_table(runs), 80)
+    assert "2 unfinished" in text
+    assert "[b]" in text
+    assert "no runs yet" in as_text(runs_table([]))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1234567.0, "1,234,567"),
+        (0.123456, "0.1235"),
+        (1e-6, "1e-06"),
+        (1234.5, "1,234"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_are_short(value, shown):
+    assert number(value) == shown
+
+
+def test_visible_keeps_every_script_and_spells_out_only_what_can_not_be_seen():
+    kept = "naïve 解答 می‌خواهم 👩‍🔬 a\tb\nc"
+    assert visible(kept) == kept
+    assert visible("\ud800\u2028\x9b") == r"\ud800\u2028\x9b"
+    assert plain({"a": [math.inf, (1.0, {"b": math.nan})]}) == {"a": [None, [1.0, {"b": None}]]}
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_rate_is_that_of_the_last_half_minute():
+    clock = Clock()
+    meter = Meter(clock)
+    assert meter.rate() is None
+    for _ in range(100):
+        clock.now += 1
+        meter.add(5)
+    assert meter.rate() == pytest.approx(5)
+    clock.now += 2 * WINDOW_SECONDS
+    assert meter.rate() < 2  # it falls when nothing comes
+    meter.add(0)
+    assert meter.mean() == 500 / clock.now
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then_and_one_at_the_end():
+    clock, file = Clock(), io.StringIO()
+    progress = RichProgress(file, clock)
+    progress.start("rollout [x]", 60, "episode")
+    for _ in range(60):
+        clock.now += 1
+        progress.advance(1, tokens=50)
+    progress.finish()
+    progress.finish()
+    progress.advance()  # after the end: nothing
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 2 + 60 / LINE_SECONDS
+    assert lines[0] == "rollout [x]: 60 episodes"
+    assert lines[1] == "rollout [x]: 10/60 episodes  1 episodes/s  50 tokens/s  50 s left"
+    assert lines[-1] == "rollout [x]: 60 episodes in 60.0 s, 1 episodes/s, 50 tokens/s"
+
+
+def test_a_stage_without_a_unit_shows_its_time():
+    clock, file = Clock(), io.StringIO()
+    progress = RichProgress(file, clock)
+    progress.start("start trainer of team", None, "")
+    clock.now += 3
+    progress.finish()
+    progress.start("start engines", 1, "engine")
+    progress.advance()
+    progress.finish()
+    lines = file.getvalue().splitlines()
+    assert lines[:2] == ["start trainer of team", "start trainer of team: 3.0 s"]
+    assert lines[2:] == ["start engines: 1 engine", "start engines: 1 engine in 0.0 s"]
+
+
+def test_on_a_terminal_a_bar_moves_and_gives_way_to_its_last_line(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    clock, file = Clock(), io.StringIO()
+    progress = RichProgress(file, clock)
+    progress.start("reward", 4, "part")
+    clock.now += 2
+    progress.advance(4)
+    progress.start("credit", None, "part")  # starting ends the stage before
+    progress.finish()
+    out = file.getvalue()
+    assert "reward: 4 parts in 2.0 s, 2 parts/s" in out
+    assert "credit: 0 parts" in out
+
+
+def test_many_threads_advance_without_losing_any():
+    from concurrent.futures import ThreadPoolExecutor
+
+    file = io.StringIO()
+    progress = RichProgress(file, Clock())
+    progress.start("x", 4000, "episode")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: progress.advance(1, tokens=2), range(4000)))
+    progress.finish()
+    assert "x: 4,000 episodes" in file.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (59.6, "1:00"), (187, "3:07"), (7387, "2:03:07")]
+)
+def test_durations_are_readable(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_a_call_that_hangs_is_left_behind_and_those_after_it_do_not_wait():
+    worker = Worker("test")
+    assert worker.run(lambda: 1, 5) == 1
+    with pytest.raises(ZeroDivisionError):
+        worker.run(lambda: 1 / 0, 5)
+    with pytest.raises(TimeoutError, match="no answer"):
+        worker.run(lambda: time.sleep(0.2), 0.01)
+    with pytest.raises(TimeoutError, match="earlier call"):
+        worker.run(lambda: 2, 60)
+    time.sleep(0.3)
+    assert worker.run(lambda: 3, 5) == 3
+    worker.close()
+    with pytest.raises(CadreError):
+        worker.run(lambda: 4, 5)

@@ -1,0 +1,68 @@
+"""A workflow for the eye: plain lines for a terminal, Mermaid for a page."""
+
+from __future__ import annotations
+
+from workflows.graph import ControlStep, Edge, LlmStep, Step, Workflow
+
+
+def text_lines(workflow: Workflow) -> list[str]:
+    """One line for each step, in running order: what it is and what it waits for."""
+    edges = workflow.edges
+    rows = []
+    for name in workflow.structure.order:
+        waits = [_after(edges[i]) for i in workflow.structure.incoming[name]]
+        after = f"after {', '.join(waits)}" if waits else "starts"
+        repeats = [_again(e) for e in edges if e.limit is not None and e.target == name]
+        rows.append((name, _what(workflow, workflow.step_of[name]), "; ".join([after, *repeats])))
+    widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
+    return [f"{name:<{widths[0]}}  {what:<{widths[1]}}  {after}" for name, what, after in rows]
+
+
+def mermaid(workflow: Workflow) -> str:
+    """A Mermaid flowchart: boxes are roles, slanted boxes tools, hexagons control steps.
+
+    Dotted arrows have a condition; a step that runs in branches has a double frame.
+    """
+    lines = ["flowchart TD"]
+    for step in workflow.steps:
+        label = f'"{step.name}<br/>{_what(workflow, step)}"'
+        if workflow.structure.region[step.name] is not None:
+            shape = f"[[{label}]]"
+        elif isinstance(step, LlmStep):
+            shape = f"[{label}]"
+        else:
+            shape = f"{{{{{label}}}}}" if isinstance(step, ControlStep) else f"[/{label}/]"
+        lines.append(f"    step_{step.name}{shape}")
+    for edge in workflow.edges:
+        labels = [_condition(edge)] if edge.when else []
+        labels += [f"again, at most {edge.limit}×"] if edge.limit is not None else []
+        arrow = "-.->" if edge.when else "-->"
+        label = f'|"{", ".join(labels)}"|' if labels else ""
+        lines.append(f"    step_{edge.source} {arrow}{label} step_{edge.target}")
+    return "\n".join(lines) + "\n"
+
+
+def _what(workflow: Workflow, step: Step) -> str:
+    if isinstance(step, LlmStep):
+        what = f"role {step.role}"
+    else:
+        what = "control" if isinstance(step, ControlStep) else f"tool {step.tool}"
+    if step.for_each is not None:
+        what += ", for each item"
+    elif step.same_branch:
+        what += ", in each branch"
+    return f"{what}, answer" if step.name == workflow.answer_step else what
+
+
+def _after(edge: Edge) -> str:
+    return f"{edge.source} if {_condition(edge)}" if edge.when else edge.source
+
+
+def _again(edge: Edge) -> str:
+    condition = f" if {_condition(edge)}" if edge.when else ""
+    return f"again after {edge.source}{condition}, at most {edge.limit}×"
+
+
+def _condition(edge: Edge) -> str:
+    name = getattr(edge.when, "__name__", type(edge.when).__name__)
+    return "a condition holds" if name == "<lambda>" else name.strip("_").replace("_", " ")

@@ -1,0 +1,145 @@
+"""The player: plays episodes of one workflow on engines, many at a time, and returns their rows.
+
+    player = Player(workflow, engines, models, role_settings, PlayLimits(), run_seed=0)
+    played = await player.play(task, iteration=0, sample=0)
+
+One player serves any number of concurrent `play` calls; tools are loaded once. A broken episode is
+data, not an exception: `play` raises only when it is cancelled, when it is used wrongly, or when a tool
+can't be started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from workflows.attempts import PlayLimits
+from workflows.engine import Engine
+from workflows.episode import Episode, Speaker
+from workflows.errors import UsageError, did_you_mean
+from workflows.execute import GraphRun
+from workflows.graph import Workflow
+from workflows.models import ModelMap
+from workflows.record import STOP_REASONS, EpisodeId, Played, Record
+from workflows.roles import RoleSettings
+
+__all__ = ["STOP_REASONS", "PlayLimits", "Played", "Player"]
+
+
+class Player:
+    """Plays one workflow with one model map.
+
+    Args:
+        engines: by model id.
+        models: says which model speaks for which role; its roles are exactly the workflow's.
+        role_settings: sampling by role; a role that is left out has the defaults.
+        run_seed: with the place of a call in the run, it gives the seed of that call.
+
+    Raises:
+        UsageError: roles, engines or settings that do not fit each other.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        engines: Mapping[str, Engine],
+        models: ModelMap,
+        role_settings: Mapping[str, RoleSettings],
+        limits: PlayLimits,
+        run_seed: int,
+    ):
+        self._workflow = workflow
+        self._engines = dict(engines)
+        self._speakers = _speakers(workflow, engines, models, role_settings)
+        self._limits = limits
+        self._run_seed = run_seed
+        self._starting = asyncio.Lock()
+        self._started = False
+
+    async def start(self) -> None:
+        """Load the tools: `await tool.start()` of each that has one. Done once, at the latest by `play`."""
+        async with self._starting:
+            if not self._started:
+                for tool in self._workflow.tools.values():
+                    if (start := getattr(tool, "start", None)) is not None:
+                        loaded = start()
+                        if inspect.isawaitable(loaded):
+                            await loaded
+                self._started = True
+
+    async def play(self, task: Mapping[str, Any], *, iteration: int, sample: int) -> Played:
+        """Play one episode of `task`: `task_id`, `inputs` (decoded) and, if known, `split`. Never `gold`.
+
+        Raises:
+            UsageError: the task carries gold, or lacks a field.
+            asyncio.CancelledError: the caller was cancelled; calls in flight are cancelled first.
+        """
+        _check_task(task)
+        if not self._started:
+            await self.start()
+        identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample)
+        record = Record(identity, self._workflow.structure.order, self._limits.max_turns)
+        episode = Episode(
+            record, self._speakers, self._workflow.tools, self._versions, self._limits, self._run_seed
+        )
+        try:
+            async with asyncio.timeout(self._limits.episode_timeout_seconds) as clock:
+                stop_reason = await GraphRun(self._workflow, episode, task["inputs"]).run()
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            record.expired, stop_reason = True, "episode_timeout"
+        return record.close(stop_reason)
+
+    def _versions(self) -> dict[str, int]:
+        return {model_id: engine.policy_version for model_id, engine in self._engines.items()}
+
+
+def _check_task(task: Mapping[str, Any]) -> None:
+    if "gold" in task:
+        raise UsageError(
+            f"task {task.get('task_id')!r} carries its gold answer into the workflow, where prompts and "
+            "routes could read it; hand over task_id, split and inputs only"
+        )
+    for name in ("task_id", "inputs"):
+        if name not in task:
+            raise UsageError(f"a task for the player needs {name!r}; it has: {', '.join(map(str, task))}")
+    if not isinstance(task["inputs"], Mapping):
+        raise UsageError(f"inputs of task {task['task_id']!r} must be a decoded JSON object")
+
+
+def _speakers(
+    workflow: Workflow,
+    engines: Mapping[str, Engine],
+    models: ModelMap,
+    role_settings: Mapping[str, RoleSettings],
+) -> dict[str, Speaker]:
+    for given, what in ((models.roles, "the model map"), (role_settings, "the settings")):
+        for name in given:
+            if name not in workflow.roles:
+                raise UsageError(
+                    f"{what} names role {name!r}, which workflow {workflow.name!r} does not have"
+                    f"{did_you_mean(name, workflow.roles)}; it has: {', '.join(workflow.roles)}"
+                )
+    speakers = {}
+    for role in workflow.roles.values():
+        if role.name not in models.roles:
+            raise UsageError(
+                f"role {role.name!r} of workflow {workflow.name!r} has no model; "
+                f"set [roles.{role.name}] model"
+            )
+        model = models.model_of(role.name)
+        if model.model_id not in engines:
+            raise UsageError(
+                f"model {model.model_id!r} has no engine; engines: {', '.join(engines) or 'none'}"
+            )
+        speaker = Speaker(role, role_settings.get(role.name, RoleSettings()), model, engines[model.model_id])
+        if speaker.max_prompt_tokens < 1:
+            raise UsageError(
+                f"role {role.name!r}: max_response_tokens {speaker.max_response_tokens} leaves no room for a "
+                f"prompt in the {speaker.engine.max_model_len} tokens of model {model.model_id!r}"
+            )
+        speakers[role.name] = speaker
+    return speakers

@@ -1,0 +1,170 @@
+"""The rows of one episode: opened as turns are asked, put in an order that no timing changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from workflows import trajectory as t
+from workflows.attempts import describe
+from workflows.errors import CadreError, WorkflowError
+from workflows.state import TurnKey
+from workflows.structure import topological
+
+STOP_REASONS: Final = {
+    "finished": "no step was left to run",
+    "loop_limit": "finished, but a loop that wanted another round was at its limit",
+    "max_turns": "the workflow wanted more turns than max_turns; which ones it had depends on timing",
+    "call_failed": "a call of a model or tool failed or timed out; what did not depend on it was finished",
+    "workflow_error": "an exception in the workflow's own code, named in `error`",
+    "episode_timeout": "the episode's time was over; calls in flight are marked timeout",
+}
+
+
+@dataclass(slots=True)
+class Played:
+    """One played episode: rows of `TURNS` in `turn_index` order, and its row of `EPISODES`."""
+
+    turns: list[dict[str, Any]]
+    episode: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeId:
+    """Where an episode stands in a run."""
+
+    iteration: int
+    split: str | None
+    task_id: str
+    sample: int
+
+    def columns(self) -> dict[str, Any]:
+        group_id = t.group_id_of(self.iteration, self.task_id)
+        return {
+            "iteration": self.iteration,
+            "split": self.split,
+            "task_id": self.task_id,
+            "group_id": group_id,
+            "sample": self.sample,
+            "episode_id": t.episode_id_of(group_id, self.sample),
+        }
+
+
+class TurnLimit(CadreError):
+    """The episode has as many turns as it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an episode is not ok: the status it gets, a stop reason, and a cause that names the step."""
+
+    key: TurnKey
+    status: str
+    stop_reason: str
+    error: str
+
+
+@dataclass(slots=True)
+class Turn:
+    """A turn in the making. `after` are turns that were over before it was asked, parents among them."""
+
+    key: TurnKey
+    parents: frozenset[TurnKey]
+    after: frozenset[TurnKey]
+    row: dict[str, Any]
+
+
+class Record:
+    """All turns and failures of one episode. `order` names steps in the order that lists turns."""
+
+    def __init__(self, identity: EpisodeId, order: Sequence[str], max_turns: int):
+        self.identity = identity
+        self.failures: list[Failure] = []
+        self.expired = False  # set before calls are cancelled because the episode's time is over
+        self._max_turns = max_turns
+        self._rank = {step: i for i, step in enumerate(order)}
+        self._turns: dict[TurnKey, Turn] = {}
+        self._epoch = time.time()
+        self._start = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the episode's start, by the monotonic clock."""
+        return time.monotonic() - self._start
+
+    @property
+    def full(self) -> bool:
+        return len(self._turns) >= self._max_turns
+
+    def open(
+        self, event: str, key: TurnKey, parents: Iterable[TurnKey] = (), after: Iterable[TurnKey] = ()
+    ) -> Turn:
+        """A new turn, with every column of its row.
+
+        Raises:
+            TurnLimit: `max_turns` are open already.
+            WorkflowError: there is such a turn.
+        """
+        if self.full:
+            raise TurnLimit(f"the episode has its {self._max_turns} turns")
+        if key in self._turns:
+            raise WorkflowError(
+                f"step {key.step!r} ran twice in round {key.round}, branch {key.branch!r}; "
+                "give another round or branch"
+            )
+        row: dict[str, Any] = dict.fromkeys(t.TURNS.names)
+        row.update(self.identity.columns())
+        row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin="sampled")
+        row.update(metrics=[], attempts=0, queued_at=self.now())
+        turn = Turn(key, frozenset(parents), frozenset(after) | frozenset(parents), row)
+        self._turns[key] = turn
+        return turn
+
+    def fault(self, key: TurnKey, what: str, error: Exception, event: str | None = None) -> None:
+        """Note an exception in the workflow's own code; with `event`, as a row of that kind too."""
+        message = t.clean_text(f"{what}: {describe(error)}")
+        if event is not None:
+            now = self.now()
+            row = self.open(event, key).row
+            row.update(status=t.INFRA_ERROR, status_detail=message, ended_at=now)
+        self.failures.append(Failure(key, t.INFRA_ERROR, "workflow_error", message))
+
+    def close(self, stop_reason: str) -> Played:
+        """The finished episode. Turns without a status were in flight when it was stopped."""
+        keys = sorted(self._turns, key=self._rank_of)
+        ordered = topological(keys, {key: turn.after for key, turn in self._turns.items()})
+        index = {key: i for i, key in enumerate(ordered)}
+        rows = []
+        for key in ordered:
+            turn = self._turns[key]
+            turn.row.update(turn_index=index[key], parents=sorted(index[p] for p in turn.parents))
+            if turn.row["status"] is None:
+                turn.row.update(status=t.TIMEOUT, status_detail="the episode's time was over")
+            rows.append(turn.row)
+        return Played(rows, self._episode_row(rows, stop_reason))
+
+    def _episode_row(self, rows: list[dict[str, Any]], stop_reason: str) -> dict[str, Any]:
+        status, error = t.OK, None
+        if self.expired:
+            running = [r["step"] for r in rows if r["status"] == t.TIMEOUT]
+            status, stop_reason = t.TIMEOUT, "episode_timeout"
+            error = f"the episode's time was over in step {', '.join(map(repr, running)) or 'none'}"
+        elif self.failures:  # the first in the order of turns, so that timing does not choose
+            first = min(self.failures, key=lambda failure: self._rank_of(failure.key))
+            status, stop_reason, error = first.status, first.stop_reason, first.error
+        return {
+            **self.identity.columns(),
+            "status": status,
+            "error": error,
+            "stop_reason": stop_reason,
+            "num_turns": len(rows),
+            "num_prompt_tokens": sum(len(r["prompt_token_ids"] or ()) for r in rows),
+            "num_response_tokens": sum(len(r["response_token_ids"] or ()) for r in rows),
+            "started_at": self._epoch,
+            "seconds": self.now(),
+        }
+
+    def _rank_of(self, key: TurnKey) -> tuple[Any, ...]:
+        branch = [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in key.branch.split(".") if p]
+        return (self._rank.get(key.step, len(self._rank)), key.step, key.round, branch)

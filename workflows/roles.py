@@ -1,0 +1,120 @@
+"""Roles: who speaks, with which prompt, and how the reply is read.
+
+A role is logical: which model speaks for it is the model map's business (`workflows.models`), how it
+samples is the settings' (`RoleSettings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workflows.engine import Message
+from workflows.errors import UsageError, WorkflowError, did_you_mean
+from workflows.parsers import Parser, Raw
+from workflows.prompts import Template, parse_template
+
+
+@dataclass(frozen=True)
+class Role:
+    """One speaker of a workflow.
+
+    Args:
+        name: as in `[roles.<name>]` of the settings.
+        prompt: template of the user's message (see `workflows.prompts`).
+        parser: reads the reply.
+        system: text of a system message; None leaves it to the model's chat template.
+        demonstrations: pairs of (variables of the prompt, or the user's text as it is) and the
+            assistant's text; shown as earlier turns of the chat. A small model follows an output
+            format far more often after one of them.
+        trim: variables whose list items may be dropped, from the end and in this order, when the
+            prompt is too long. Nothing else is ever cut.
+        max_response_tokens: default limit of one reply.
+
+    Raises:
+        WorkflowError: a bad template, a demonstration that lacks a variable or that the role's own
+            parser refuses, or a `trim` name that the prompt does not use.
+    """
+
+    name: str
+    prompt: str
+    parser: Parser = field(default_factory=Raw)
+    system: str | None = None
+    demonstrations: tuple[tuple[Mapping[str, Any] | str, str], ...] = ()
+    trim: tuple[str, ...] = ()
+    max_response_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise WorkflowError(f"a role's name is letters, digits and '_'; got {self.name!r}")
+        if self.max_response_tokens < 1:
+            raise WorkflowError(f"{self._where} max_response_tokens must be at least 1")
+        try:
+            variables = self.template.variables
+            for index, (user, assistant) in enumerate(self.demonstrations):
+                self._user_text(user)
+                parsed = self.parser.parse(assistant)
+                if not parsed.valid:
+                    raise WorkflowError(
+                        f"demonstration {index} breaks the role's own format: {parsed.problem}"
+                    )
+        except WorkflowError as error:
+            raise WorkflowError(f"{self._where} {error}") from None
+        for name in self.trim:
+            if name not in variables:
+                raise WorkflowError(
+                    f"{self._where} trim names {name!r}, which its prompt does not use"
+                    f"{did_you_mean(name, variables)}"
+                )
+
+    @property
+    def _where(self) -> str:
+        return f"role {self.name!r}:"
+
+    @property
+    def template(self) -> Template:
+        return parse_template(self.prompt)
+
+    def messages(self, variables: Mapping[str, Any], *, demonstrations: bool = True) -> list[Message]:
+        """The chat for these variables: system, demonstrations as earlier turns, then the prompt."""
+        chat: list[Message] = []
+        if self.system is not None:
+            chat.append({"role": "system", "content": self.system})
+        for user, assistant in self.demonstrations if demonstrations else ():
+            chat.append({"role": "user", "content": self._user_text(user)})
+            chat.append({"role": "assistant", "content": assistant})
+        chat.append({"role": "user", "content": self.template.render(variables)})
+        return chat
+
+    def _user_text(self, user: Mapping[str, Any] | str) -> str:
+        return user if isinstance(user, str) else self.template.render(user)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """How a role samples: what `[roles.<name>]` sets beside its model.
+
+    `max_response_tokens=None` takes the role's own; `max_prompt_tokens=None` takes what the engine's
+    context leaves beside the response.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_response_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    demonstrations: bool = True
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise UsageError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if self.top_k < 0:
+            raise UsageError(f"top_k must be 0 (off) or more, got {self.top_k}")
+        for name in ("max_response_tokens", "max_prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,120 @@
+"""What earlier steps wrote, as the callables of a workflow see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from workflows.errors import WorkflowError
+from workflows.prompts import lookup
+
+
+class TurnKey(NamedTuple):
+    """Which run of which step: unique within an episode, and known before any timing is."""
+
+    step: str
+    round: int
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one run of a step wrote.
+
+    `value` is the parsed reply (None where `valid` is false), the tool's result or what a control step
+    computed. `text` is the raw reply, empty for the others: a lenient fallback uses it explicitly.
+    `valid` is false for a reply that breaks its format and for a call that the tool refused.
+    """
+
+    value: Any
+    text: str
+    valid: bool
+    key: TurnKey
+
+    @property
+    def step(self) -> str:
+        return self.key.step
+
+    @property
+    def round(self) -> int:
+        return self.key.round
+
+    @property
+    def branch(self) -> str:
+        return self.key.branch
+
+
+class State:
+    """A read-only view for one callable: conditions, inputs, `for_each`, tool requests, control steps.
+
+    It shows only steps that are certain to be over (those before this one, and earlier rounds of its
+    loop), so that nothing depends on which call came back first. Every output that is handed out is
+    noted in `reads`: the turn that is built from it names it as a parent.
+    """
+
+    def __init__(
+        self,
+        task: Mapping[str, Any],
+        round: int,
+        branch: str,
+        look: Callable[[str], tuple[bool, tuple[Output, ...]]],
+        item: tuple[Any, frozenset[TurnKey]] | None = None,
+    ):
+        self.task: Mapping[str, Any] = MappingProxyType(dict(task))
+        self.round = round
+        self.branch = branch
+        self.reads: set[TurnKey] = set()
+        self._look = look
+        self._item = item
+
+    @property
+    def item(self) -> Any:
+        """The item of this branch.
+
+        Raises:
+            WorkflowError: not inside a branch.
+        """
+        if self._item is None:
+            raise WorkflowError("item is known only inside the branches of a for_each step")
+        value, reads = self._item
+        self.reads |= reads
+        return value
+
+    def __getitem__(self, step: str) -> Output:
+        """The latest output of `step`, of the same branch where the step has branches.
+
+        Raises:
+            WorkflowError: the step is unknown, not before this one, has not run, or ran in branches.
+        """
+        branched, outputs = self._look(step)
+        if branched:
+            raise WorkflowError(f"step {step!r} runs once in each branch; use state.all({step!r})")
+        if not outputs:
+            raise WorkflowError(f"step {step!r} has not run; ask state.ran({step!r}) first")
+        return self._read(outputs)[0]
+
+    def all(self, step: str) -> list[Output]:
+        """The latest output of each branch of `step`, in the order of branches; empty if none ran."""
+        return list(self._read(self._look(step)[1]))
+
+    def ran(self, step: str) -> bool:
+        """Whether `step` has run, in any branch that is seen from here."""
+        return bool(self._look(step)[1])
+
+    def follow(self, path: str) -> Any:
+        """A dotted path: `task.<field>…`, `item…`, or `<step>…` into that step's value.
+
+        Raises:
+            WorkflowError: it leads nowhere.
+        """
+        head, *rest = path.split(".")
+        if head == "task":
+            return lookup({"task": self.task}, [head, *rest])
+        value = self.item if head == "item" else self[head].value
+        return lookup({head: value}, [head, *rest])
+
+    def _read(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+        self.reads.update(output.key for output in outputs)
+        return outputs

@@ -1,0 +1,1 @@
+"""Tools that roles can use."""
