@@ -21,7 +21,6 @@ from pipeline.tracking import Tracker
 from stages.base import Account, Context, Progress, Stage
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError
-from workflows.trajectory import PARTITION
 
 
 @dataclass(slots=True)
@@ -108,10 +107,8 @@ class Runner:
                 continue
             if manifest.metrics["version_after"] == manifest.metrics["version_before"]:
                 continue
-            name = f"partition/{model_id}"
-            partition = store.open_ref(self.run, index, "partition", name, PARTITION, model_id)
-            if partition is not None:
-                out.append((index, partition))
+            tables, _ = store.stored_tables(self.run, index)
+            out.append((index, tables[f"partition/{model_id}"]))
         return out
 
     def _run_stage(self, stage: Stage, iteration: IterationStore, done: Finished) -> None:

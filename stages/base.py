@@ -174,7 +174,7 @@ def map_parts(
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=num_cpus,
-            compute=ray.data.TaskPoolStrategy(size=concurrency),
+            compute=ray.data.TaskPoolStrategy(size=min(concurrency, len(indices)) if concurrency else None),
             max_retries=retries,
         )
     receipts: dict[int, dict[str, Any]] = {}

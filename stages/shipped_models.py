@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from workflows.errors import UsageError
@@ -62,10 +63,11 @@ TINY_TEMPLATE = (
 )
 
 
-def _build_tiny(folder: Path) -> None:
+def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
     """A random two-layer Llama over bytes (fp32): for tests and games, the same bits on every build.
 
-    Head size 32, because vLLM's CPU kernels want no less.
+    `vocab_size` above the tokenizer's own leaves ids that it never writes. Head size 32, because
+    vLLM's CPU kernels want no less.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -82,7 +84,7 @@ def _build_tiny(folder: Path) -> None:
     )
     fast.chat_template = TINY_TEMPLATE
     config = LlamaConfig(
-        vocab_size=len(tokens),
+        vocab_size=vocab_size or len(tokens),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -109,4 +111,6 @@ def _build_tiny(folder: Path) -> None:
 SHIPPED: dict[str, tuple[Callable[[], str], Callable[[Path], None]]] = {
     "smollm2-135m-instruct": (_smollm2_version, _build_smollm2),
     "tiny": (lambda: "1", _build_tiny),
+    # knows every id of `workflows.testing.ScriptedModel`, so that whole runs can be tested without an engine
+    "tiny-scripted": (lambda: "1", partial(_build_tiny, vocab_size=1024)),
 }

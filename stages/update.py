@@ -65,8 +65,7 @@ class UpdateStage:
         weights: Weights | None = None
         if report.skipped is None:
             weights = group.save(context.fleet.checkpoint_uri(model_id, report.version_after))
-        rate = report.num_forward_tokens / report.seconds if report.seconds else 0.0
-        context.progress.advance(partition.rows, tokens_per_second=rate)
+        context.progress.advance(partition.rows, tokens=report.num_forward_tokens)
         context.progress.finish()
         parts = {
             self._updates: [outputs[self._updates].write_part(0, rows_to_table(report.rows(), UPDATES))],

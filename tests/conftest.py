@@ -15,7 +15,7 @@ SCRIPTED: dict[str, Any] = {
     "workflow": {"use": "qa_decompose", "options": {"top_k": 2}},
     "models": {
         "team": {
-            "checkpoint": "tiny",
+            "checkpoint": "tiny-scripted",
             "engine": "scripted",
             "engine_options": {"reply": "workflows.testing:echo_qa"},
             "max_model_len": 2048,

@@ -15,8 +15,7 @@ from pipeline.assemble import assemble
 from pipeline.runner import Finished, Runner
 from pipeline.session import session
 from pipeline.settings import parse_settings
-from pipeline.show import stored_tables
-from pipeline.store import Run
+from pipeline.store import Run, stored_tables
 from workflows.errors import RunFailed, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]

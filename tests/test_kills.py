@@ -16,8 +16,7 @@ import psutil
 import pytest
 import tomlkit
 
-from pipeline.show import stored_tables
-from pipeline.store import Run
+from pipeline.store import Run, stored_tables
 
 pytestmark = pytest.mark.slow
 

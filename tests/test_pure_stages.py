@@ -188,17 +188,8 @@ def run_stages(tables, folder):
     return results, tables
 
 
-@pytest.fixture(scope="module")
-def ray_here():
-    import ray
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 << 20)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.slow
-def test_on_ray_data_the_stages_give_the_bits_of_the_pure_functions_twice(tmp_path, ray_here) -> None:
+def test_on_ray_data_the_stages_give_the_bits_of_the_pure_functions_twice(tmp_path, ray_cluster) -> None:
     stored = store(tmp_path, some_parts())
     _, _, expected = run_here(stored, tmp_path / "here")
     results, tables = run_stages(stored, tmp_path / "one")
@@ -245,7 +236,7 @@ def check_partition(result, tables) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_usable_fails_with_the_causes_and_one_idle_model_does_not(tmp_path, ray_here) -> None:
+def test_nothing_usable_fails_with_the_causes_and_one_idle_model_does_not(tmp_path, ray_cluster) -> None:
     parts = some_parts(1, 1, 2)
     for turn in parts[0][1]:
         if turn["step"] == "plan":

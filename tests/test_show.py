@@ -24,8 +24,8 @@ from pipeline.render import (
     summary_dict,
     visible,
 )
-from pipeline.show import print_iteration, stored_tables
-from pipeline.store import Manifest, Run
+from pipeline.show import print_iteration
+from pipeline.store import Manifest, Run, stored_tables
 from pipeline.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
 from stages.tables import TableSink
@@ -111,7 +111,7 @@ def run(tmp_path):
         "episodes": ("rollout", "episodes", EPISODES),
         "rewards": ("rewards", "", REWARDS),
         "credit": ("credit", "", CREDIT),
-        "updates/team": ("updates/team", "", UPDATES),
+        "updates/team": ("updates/team", "steps", UPDATES),
     }
     store = run.iteration(0)
     written = {}
@@ -132,7 +132,8 @@ def run(tmp_path):
         written.setdefault(folder, {})[name] = files
     for folder, tables in written.items():
         accounts = [Account(folder, "turn", 24, 20, {"no llm turn": 4})] if folder == "rewards" else []
-        manifest = Manifest(folder, 0, {}, {}, tables, accounts, {}, [], 1.0)
+        its_places = {name: places[name][1] for name in tables}
+        manifest = Manifest(folder, 0, {}, {}, tables, its_places, accounts, {}, [], 1.0)
         store.folder.write_text(f"{folder}/manifest.json", manifest.to_json())
     store.folder.write_text("done.json", "{}")
     return run

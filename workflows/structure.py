@@ -68,16 +68,17 @@ class Structure:
         outgoing = {n: tuple(i for i in forward if workflow.edges[i].source == n) for n in names}
         parents = {n: [workflow.edges[i].source for i in incoming[n]] for n in names}
         order = topological(names, parents)
-        before: dict[str, frozenset[str]] = {}
-        for name in order:
-            before[name] = frozenset(parents[name]).union(*(before[p] for p in parents[name]))
         region = _regions(workflow, order, parents)
-        loops = _loops(workflow, before, region)
+        loops = _loops(workflow, _before(order, parents), region)
         leaves = tuple(
             max((k for k, loop in enumerate(loops) if e.source in loop.body and e.target not in loop.body),
                 default=None)
             for e in workflow.edges
         )  # fmt: skip
+        # a step that follows a loop starts when all of the loop is over, and so may read all of it
+        over = {n: {*parents[n]}.union(*(loops[k].body for i in incoming[n] if (k := leaves[i]) is not None))
+                for n in names}  # fmt: skip
+        before = _before(order, over)
         return cls(order, incoming, outgoing, region, before, loops, leaves)
 
     def common_loop(self, one: str, other: str) -> int | None:
@@ -90,6 +91,14 @@ class Structure:
     def sees(self, viewer: str, step: str) -> bool:
         """Whether a callable of `viewer` may read `step`: one before it, or in its loop (earlier rounds)."""
         return step in self.before[viewer] or self.common_loop(viewer, step) is not None
+
+
+def _before(order: Iterable[str], after: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    """For each step of `order` what comes before it, given what it directly comes after."""
+    before: dict[str, frozenset[str]] = {}
+    for name in order:
+        before[name] = frozenset(after[name]).union(*(before[p] for p in after[name]))
+    return before
 
 
 def topological(names: Sequence[K], parents: Mapping[K, Iterable[K]]) -> tuple[K, ...]:

@@ -28,6 +28,9 @@ from workflows.roles import RoleSettings
 Reply = Callable[[Sequence[Message], Sampling], str]
 """What a scripted model says to a chat. It may use `sampling.seed`, and nothing else that varies."""
 
+Before = Callable[[Sequence[Message], Sampling], Awaitable[None]]
+"""Awaited before a scripted engine answers. It may sleep, to answer late, or raise, to fail."""
+
 _BEGIN, _END = 256, 257  # ids below are bytes, ids above are pairs of characters
 _LETTERS: Final = " " + string.ascii_lowercase
 _PAIRS: Final = {a + b: 258 + i for i, (a, b) in enumerate((a, b) for a in _LETTERS for b in _LETTERS)}
@@ -131,8 +134,7 @@ class ScriptedEngine:
     """A scripted model as a player's engine, in this process.
 
     Args:
-        before: awaited before each completion with the chat and the sampling. It may sleep, to answer
-            late, or raise, to fail.
+        before: awaited before each completion with the chat and the sampling.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class ScriptedEngine:
         base_id: str | None = None,
         max_model_len: int = 8192,
         trainable: bool = True,
-        before: Callable[[Sequence[Message], Sampling], Awaitable[None]] | None = None,
+        before: Before | None = None,
     ):
         self.model = ScriptedModel(reply, max_model_len=max_model_len)
         self.model_id = model_id
@@ -190,6 +192,7 @@ def play_once(
     reply: Reply | Mapping[str, str | Reply] | None = None,
     *,
     tools: Mapping[str, Tool] | None = None,
+    before: Before | None = None,
     role_settings: Mapping[str, RoleSettings] | None = None,
     limits: PlayLimits | None = None,
     seed: int = 0,
@@ -200,6 +203,7 @@ def play_once(
     Args:
         reply: one reply function for all roles, or by role a text or a reply function; `echo_qa` if None.
         tools: stand-ins for tools of the workflow, by name.
+        before: makes the models late or lets them fail; see `ScriptedEngine`.
 
     Raises:
         UsageError: a role without a reply.
@@ -207,7 +211,8 @@ def play_once(
     if tools:
         workflow = workflow.with_tools(tools)
     engines = {
-        role: ScriptedEngine(_reply_of(role, reply or echo_qa), model_id=role) for role in workflow.roles
+        role: ScriptedEngine(_reply_of(role, reply or echo_qa), model_id=role, before=before)
+        for role in workflow.roles
     }
     models = ModelMap({r: Model(r, r, "scripted") for r in engines}, {r: r for r in engines})
     player = Player(workflow, engines, models, role_settings or {}, limits or PlayLimits(), seed)
@@ -227,13 +232,13 @@ def _reply_of(role: str, reply: Reply | Mapping[str, str | Reply]) -> Reply:
 def echo_qa(messages: Sequence[Message], sampling: Sampling) -> str:
     """Answers the built-in QA workflows by picking words out of the prompt, as the seed has it.
 
-    One reply in five breaks the format; the others name something that the passages or notes name and
+    Three replies in ten break the format; the others name something that the passages or notes name and
     the question does not, so with retrieval some are right. Without passages all are wrong, and only the
     format tells good from bad.
     """
     luck = random.Random(sampling.seed)
     prompt = messages[-1]["content"]
-    broken = luck.random() < 0.2
+    broken = luck.random() < 0.3
     if "sub_queries" in prompt:
         words = re.findall(r"\w+", _question(prompt))
         queries = [" ".join(words[-5:]), " ".join(w for w in words[1:] if w[0].isupper())]

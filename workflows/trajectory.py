@@ -196,6 +196,23 @@ MODELS: Final = pa.schema(
     ]
 )
 
+_SCHEMAS: Final = {
+    "tasks": TASKS,
+    "turns": TURNS,
+    "episodes": EPISODES,
+    "rewards": REWARDS,
+    "credit": CREDIT,
+    "partition": PARTITION,
+    "updates": UPDATES,
+    "models": MODELS,
+}
+
+
+def schema_of(table: str) -> pa.Schema:
+    """The schema of a table by name; `partition/<model>` has that of `partition`."""
+    return _SCHEMAS[table.partition("/")[0]]
+
+
 # Statuses of a turn and of an episode. The first three are the policy's own doing, the last
 # three are not: their reward is null and nothing of that episode is trained on.
 OK: Final = "ok"

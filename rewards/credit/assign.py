@@ -95,7 +95,8 @@ def group_metrics(
 
 def _checked(credited: Any, given: pl.DataFrame, method: Credit) -> pl.DataFrame:
     """What a method returned, narrowed to keys, return and advantage."""
-    who = f"credit method {type(method).__name__}"
+    function = getattr(method, "func", method)  # a plain function comes as a partial
+    who = f"credit method {getattr(function, '__name__', type(function).__name__)}"
     wanted = [*TURN_KEYS, "return", "advantage"]
     if not isinstance(credited, pl.DataFrame):
         raise SchemaError(f"{who} returned {type(credited).__name__}; return the frame with two columns more")

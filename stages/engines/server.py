@@ -114,7 +114,7 @@ class EngineActor:
         os.environ.update(
             OMP_NUM_THREADS=str(threads),
             VLLM_NO_USAGE_STATS="1",
-            VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+            VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
             TOKENIZERS_PARALLELISM="false",
             HF_HUB_DISABLE_PROGRESS_BARS="1",
         )

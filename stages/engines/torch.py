@@ -43,7 +43,7 @@ class TorchServer:
 
         self.spec = spec
         self.version = spec.policy_version
-        self.renderer_ = ChatRenderer(spec.checkpoint)
+        self.chat = ChatRenderer(spec.checkpoint)
         self.device = torch.device("cuda" if spec.num_gpus and torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu" and spec.num_threads:
             torch.set_num_threads(spec.num_threads)
@@ -212,7 +212,7 @@ class TorchServer:
     def _stop_check(self, sampling: Sampling) -> Callable[[list[int]], bool] | None:
         if not sampling.stop:
             return None
-        decode = self.renderer_.decode
+        decode = self.chat.decode
         return lambda token_ids: any(stop in decode(token_ids) for stop in sampling.stop)
 
     def _count(self, row: Row) -> None:

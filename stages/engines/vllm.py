@@ -158,12 +158,12 @@ class VllmServer:
     ) -> tuple[list[Any], float | None]:
         """vLLM's outputs (the first token, then the rest) and seconds to the first of them."""
         from vllm.exceptions import VLLMClientError
-        from vllm.inputs import TokensPrompt
+        from vllm.inputs.engine import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         outputs: list[Any] = []
         first_token_after = None
-        prompt = TokensPrompt(prompt_token_ids=list(prompt_token_ids))
+        prompt = tokens_input(list(prompt_token_ids))  # rendered already: no tokenizer thread on the way
         parameters = _parameters(sampling)
         try:
             async for output in self.engine.generate(prompt, parameters, str(next(self._request_ids))):

@@ -37,7 +37,7 @@ TAG = "state"  # DeepSpeed's name for the one state in a folder
 
 
 def prepare(uri: str) -> None:
-    """Clear what an interrupted write left at the place where the ranks will write. Driver, before `write`."""
+    """Clear what an interrupted write left where the ranks will write. Driver, before `write`."""
     fs, path, local = _place(uri)
     if local:
         shutil.rmtree(_partial(path), ignore_errors=True)

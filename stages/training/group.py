@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from stages.engines.base import Weights
@@ -133,7 +133,7 @@ class TrainerGroup:
             raise
 
 
-def _actor_class(spec: TrainerSpec) -> Callable[..., Any]:
+def _actor_class(spec: TrainerSpec) -> Any:
     import ray
 
     from stages.training.worker import TrainWorker

@@ -10,7 +10,7 @@ Legend: B rows, L tokens of the longest, N response tokens of all rows together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -54,10 +54,8 @@ class MicroBatch:
         return int(self.mask.sum())
 
     def to(self, device: torch.device | str) -> MicroBatch:
-        tensors = ("token_ids", "positions", "targets", "mask", "advantages")
-        tensors += ("behaviour_logprobs", "temperatures")
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in tensors}
-        return MicroBatch(**moved, keys=self.keys, num_forward_tokens=self.num_forward_tokens)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return MicroBatch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()})
 
 
 def empty_micro_batch() -> MicroBatch:

@@ -141,7 +141,7 @@ def _plan(worker: TrainWorker, partition: TableRef) -> tuple[list[MiniBatch], in
     dist.all_gather_object(gathered, (problem, empty, facts))
     if problems := [p for p, _, _ in gathered if p]:
         raise RunFailed(f"model {spec.model_id!r} can't train on {partition.folder}: {problems[0]}")
-    plan = []
+    plan: list[MiniBatch] = []
     for index in sorted({i for _, _, f in gathered for i in f}):
         parts = [f[index] for _, _, f in gathered if index in f]
         batches = list(mine.get(index, []))
@@ -242,7 +242,7 @@ def _optimizer_step(worker: TrainWorker, mini_batch: MiniBatch) -> tuple[dict[st
             if not bool(torch.isfinite(sums.loss)):
                 raise RunFailed(
                     f"model {spec.model_id!r}: the loss of optimizer step {mini_batch.index} is "
-                    f"{float(sums.loss)}, in rows {_names(batch)}; the weights are unchanged"
+                    f"{float(sums.loss.detach())}, in rows {_names(batch)}; the weights are unchanged"
                 )
             engine.set_gradient_accumulation_boundary(index == last)
             # DeepSpeed averages gradients over ranks; ours are parts of one sum.

@@ -104,27 +104,18 @@ class TrainWorker:
         return int(psutil.Process().memory_info().rss)
 
     def close(self) -> None:
-        """Leave the process group and drop the engine: for use without Ray, where the process lives on."""
+        """Drop the engine: for use without Ray, where the process lives on."""
         import gc
-
-        import torch.distributed as dist
-        from deepspeed import comm
 
         if self.engine is not None:
             self.engine.destroy()
-        self.engine = self.policy = self._store = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        comm.comm.cdb = None
+        self.engine = self.policy = None
         gc.collect()
 
     def _join(self, address: tuple[str, int]) -> None:
         import torch.distributed as dist
 
         host, port = address
-        if self._store is None:
-            timeout = timedelta(seconds=self.spec.init_timeout_seconds)
-            self._store = dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
         # DeepSpeed reads these; the group itself is made from the store, so no second port is opened.
         os.environ.update(
             RANK=str(self.rank),
@@ -133,6 +124,11 @@ class TrainWorker:
             MASTER_ADDR=host,
             MASTER_PORT=str(port),
         )
+        if dist.is_initialized():  # a process joins once: DeepSpeed remembers its groups for good
+            return
+        if self._store is None:
+            timeout = timedelta(seconds=self.spec.init_timeout_seconds)
+            self._store = dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
         dist.init_process_group(
             "nccl" if self.spec.num_gpus else "gloo",
             store=self._store,

@@ -25,7 +25,9 @@ class PeerDied(RuntimeError):
 class Peer:
     """A running peer module, `python -m MODULE`, whose first answer says that it is ready."""
 
-    def __init__(self, module: str, arguments: dict[str, Any], log: Path, paths: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self, module: str, arguments: dict[str, Any], log: Path, paths: tuple[Path, ...] = ()
+    ) -> None:
         self._log = log
         environment = {
             **os.environ,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.peer import claim_stdout
@@ -65,7 +64,7 @@ def make_trainer(arguments: dict[str, Any], answer: Callable[[dict[str, Any]], N
         temperature=1.0,
         beta=0.0,
         scale_rewards="none",
-        gradient_checkpointing=False,
+        gradient_checkpointing=bool(arguments["gradient_checkpointing"]),
         shuffle_dataset=False,
         logging_strategy="no",
         save_strategy="no",
@@ -99,8 +98,7 @@ def reward_of(workflow: str, seen: dict[str, Any]) -> Callable[..., list[float]]
         parsed = [parser.parse(text) for text in texts]
         seen["completion_ids"] = _["completion_ids"]
         return [
-            qa.f1(str(p.value), golds) if p.valid else -0.2
-            for p, golds in zip(parsed, answers, strict=True)
+            qa.f1(str(p.value), golds) if p.valid else -0.2 for p, golds in zip(parsed, answers, strict=True)
         ]
 
     return reward
@@ -119,7 +117,14 @@ def one_step_per_line(answer: Callable[[dict[str, Any]], None], seen: dict[str, 
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             ids = seen["completion_ids"]
-            answer({"step": state.global_step, "completions": len(ids), "tokens": sum(map(len, ids)), "generation_seconds": seen["generation_seconds"]})
+            answer(
+                {
+                    "step": state.global_step,
+                    "completions": len(ids),
+                    "tokens": sum(map(len, ids)),
+                    "generation_seconds": seen["generation_seconds"],
+                }
+            )
 
     return OneStepPerLine()
 

@@ -1,0 +1,204 @@
+"""Rollout against the same vLLM engine fed directly.
+
+Ours is the whole stage: Ray Data, player, rendering, parsing, retrieval, the actor calls to the engine,
+and both tables written. The peer is a coroutine inside the engine's own process that gives AsyncLLM the
+same requests, read from the turns table: the same prompt ids and sampling, the same number of tokens
+decoded, each request after those it depended on, as many episodes at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.assemble import Plan, assemble
+from pipeline.runner import Runner
+from pipeline.session import session
+from pipeline.settings import parse_settings
+from stages.base import Context, Quiet
+from stages.tables import TableRef
+from tests.benchmarks.measure import Figure, Options, interleave, spread
+
+TASKS, GROUP_SIZE, IN_FLIGHT = 8, 4, 16
+REQUEST_COLUMNS = (
+    "episode_id",
+    "turn_index",
+    "event",
+    "parents",
+    "prompt_token_ids",
+    "response_token_ids",
+    "sampling",
+)
+
+Say = Callable[[str], None]
+Episode = list[dict[str, Any]]  # the turns of one episode, by turn_index
+
+
+def run(options: Options, say: Say) -> list[Figure]:
+    settings = {
+        "run": {"name": "rollout", "root": f"{options.folder}/runs"},
+        "data": {"path": "facts", "tasks_per_iteration": TASKS},
+        "workflow": {"use": "qa_decompose", "options": {"top_k": 2}},
+        "models": {"team": {"checkpoint": options.checkpoint, "engine": "vllm", "max_model_len": 1024}},
+        "rollout": {"group_size": GROUP_SIZE, "max_in_flight": IN_FLIGHT},
+        "tracking": {"uri": "none"},
+    }
+    plan = assemble(parse_settings(settings))
+    with session(plan, Quiet(), signals=False) as runner:
+        runner.fleet.players()  # engines and players up: what is measured is warm
+        bench = _Bench(plan, runner)
+        mine, theirs = interleave(bench.ours, bench.theirs, options.pairs, say)
+    return [
+        Figure(
+            "rollout",
+            "tokens/s",
+            tuple(r["tokens_per_second"] for r in mine),
+            tuple(r["tokens_per_second"] for r in theirs),
+            goal=0.85,
+            at="least",
+            against="engine fed directly",
+            notes=(
+                f"{TASKS} tasks × {GROUP_SIZE} episodes of qa_decompose, {IN_FLIGHT} in flight; response tokens "
+                f"{spread([r['tokens'] for r in mine], 0)}, llm turns {spread([r['requests'] for r in theirs], 0)}",
+                f"seconds: ours {spread([r['seconds'] for r in mine], 2)}, of these the engine had work for "
+                f"{spread([r['engine_busy'] for r in mine], 2)}; peer {spread([r['seconds'] for r in theirs], 2)}",
+            ),
+            settings=settings,
+        )
+    ]
+
+
+class _Bench:
+    """Both sides of a pair: the stage plays an iteration, then its requests are fed to the engine."""
+
+    def __init__(self, plan: Plan, runner: Runner) -> None:
+        self.plan, self.runner = plan, runner
+        (self.engine,) = runner.fleet._engines.values()
+        self.episodes: list[Episode] = []
+
+    def ours(self, pair: int) -> dict[str, float]:
+        import ray
+
+        sample, rollout = self.plan.stages[:2]
+        store = self.runner.run.iteration(pair)
+        context = Context(pair, Quiet(), self.runner.fleet)
+        tasks = store.sinks(sample)["tasks"].ref(sample.run({}, store.sinks(sample), context).parts["tasks"])
+        _in_engine(self.engine, _forget_prefixes)
+        busy = ray.get(self.engine.stats.remote())["seconds_busy"]
+        started = time.monotonic()
+        sinks = store.sinks(rollout)
+        result = rollout.run({"tasks": tasks}, sinks, context)
+        seconds = time.monotonic() - started
+        busy = ray.get(self.engine.stats.remote())["seconds_busy"] - busy
+        if result.metrics["episodes_failed"]:
+            raise RuntimeError(f"{result.metrics['episodes_failed']:.0f} episodes failed: {result.notes}")
+        self.episodes = requests_of(sinks["turns"].ref(result.parts["turns"]))
+        tokens = result.metrics["response_tokens"]
+        return {
+            "tokens_per_second": tokens / seconds,
+            "tokens": tokens,
+            "seconds": seconds,
+            "engine_busy": busy,
+        }
+
+    def theirs(self, pair: int) -> dict[str, float]:
+        answer = _in_engine(self.engine, _feed, self.episodes, IN_FLIGHT)
+        return {
+            "tokens_per_second": answer["tokens"] / answer["seconds"],
+            "tokens": answer["tokens"],
+            "seconds": answer["seconds"],
+            "requests": answer["requests"],
+        }
+
+
+def requests_of(turns: TableRef) -> list[Episode]:
+    """What the engine was asked, by episode; turns that asked it nothing stay for their place in the order."""
+    episodes: dict[str, Episode] = {}
+    for row in turns.read(REQUEST_COLUMNS).to_pylist():
+        row["sampling"] = json.loads(row["sampling"]) if row["sampling"] else None
+        episodes.setdefault(row["episode_id"], []).append(row)
+    return [sorted(rows, key=lambda row: row["turn_index"]) for _, rows in sorted(episodes.items())]
+
+
+def _in_engine(engine: Any, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run the coroutine function `work(server, *arguments)` on the event loop of the engine's actor."""
+    import ray
+
+    ray.get(engine.__ray_call__.remote(_begin, work, arguments))
+    while not ray.get(engine.__ray_call__.remote(_is_done)):
+        time.sleep(0.2)
+    return ray.get(engine.__ray_call__.remote(_result))
+
+
+def _begin(actor: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    actor.benchmark = asyncio.get_running_loop().create_task(work(actor._server, *arguments))
+
+
+def _is_done(actor: Any) -> bool:
+    return bool(actor.benchmark.done())
+
+
+def _result(actor: Any) -> Any:
+    return actor.benchmark.result()
+
+
+async def _forget_prefixes(server: Any) -> None:
+    await server.engine.reset_prefix_cache()
+
+
+async def _feed(server: Any, episodes: list[Episode], in_flight: int) -> dict[str, float]:
+    """Feed the requests of `episodes` to vLLM in dependency order, `in_flight` episodes at a time."""
+    from vllm.inputs.engine import tokens_input
+
+    slots = asyncio.Semaphore(in_flight)
+
+    async def ask(name: str, turn: dict[str, Any]) -> int:
+        prompt = tokens_input(turn["prompt_token_ids"])
+        async for output in server.engine.generate(prompt, _parameters(turn), name):
+            final = output
+        return len(final.outputs[0].token_ids)
+
+    async def play(number: int, turns: Episode) -> int:
+        async with slots:
+            over: dict[int, asyncio.Task[int]] = {}
+
+            async def one(turn: dict[str, Any]) -> int:
+                await asyncio.gather(*(over[parent] for parent in turn["parents"]))
+                if turn["event"] != "llm":
+                    return 0
+                return await ask(f"peer-{number}-{turn['turn_index']}", turn)
+
+            for turn in turns:
+                over[turn["turn_index"]] = asyncio.create_task(one(turn))
+            return sum(await asyncio.gather(*over.values()))
+
+    await _forget_prefixes(server)
+    started = time.monotonic()
+    tokens = sum(await asyncio.gather(*(play(i, turns) for i, turns in enumerate(episodes))))
+    seconds = time.monotonic() - started
+    expected = sum(len(turn["response_token_ids"] or ()) for turns in episodes for turn in turns)
+    assert tokens == expected, f"the peer decoded {tokens} tokens instead of {expected}"
+    requests = sum(turn["event"] == "llm" for turns in episodes for turn in turns)
+    return {"tokens": tokens, "seconds": seconds, "requests": requests}
+
+
+def _parameters(turn: dict[str, Any]) -> Any:
+    """The request's own sampling, but for its length: exactly as many tokens as were sampled then."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = turn["sampling"]
+    return SamplingParams(
+        max_tokens=len(turn["response_token_ids"]),
+        ignore_eos=True,
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        top_k=sampling["top_k"],
+        seed=sampling["seed"],
+        detokenize=False,
+        logprobs=0,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
