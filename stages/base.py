@@ -97,12 +97,18 @@ class Stage(Protocol):
     the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
     """
 
-    name: str
-    folder: str
-    lease: Lease
-    inputs: Mapping[str, pa.Schema]
-    outputs: Mapping[str, pa.Schema]
-    places: Mapping[str, str]
+    @property
+    def name(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]: ...
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]: ...
+    @property
+    def places(self) -> Mapping[str, str]: ...
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context

@@ -33,6 +33,7 @@ _METRICS: Final = (
     "num_rows",
     "num_tokens",
     "num_forward_tokens",
+    "version_before",
     "version_after",
     "seconds",
 )

@@ -50,6 +50,12 @@ def scripted(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
+def scripted_module(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same for a run that the tests of one module share."""
+    return merge(SCRIPTED, {"run": {"root": str(tmp_path_factory.mktemp("shared") / "runs")}})
+
+
+@pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
     """A local Ray for the tests of one module."""
     import ray

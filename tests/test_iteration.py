@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.runner import Finished, Runner
 from pipeline.session import session
 from pipeline.settings import parse_settings
 from pipeline.store import Run, stored_tables
+from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
@@ -32,10 +33,31 @@ def play(raw: dict[str, Any], iterations: int = 1) -> tuple[Run, list[Finished]]
         return runner.run, done
 
 
+@pytest.fixture(scope="module")
+def two(ray_cluster: None, scripted_module: dict[str, Any]) -> tuple[Run, list[Finished]]:
+    """Two iterations of the scripted team, played once for all tests that only look."""
+    return play(scripted_module, iterations=2)
+
+
+def up_to_partition(raw: dict[str, Any]) -> dict[str, pl.DataFrame]:
+    """The tables of an iteration that is stopped where the first update would begin."""
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        stop_before(runner, "update/")
+        with pytest.raises(_Halt):
+            runner.run_iteration()
+        tables, _ = stored_tables(runner.run, 0)
+        return frames_of(tables)
+
+
 def frames(done: Finished) -> dict[str, pl.DataFrame]:
+    return frames_of(done.tables)
+
+
+def frames_of(tables: Mapping[str, TableRef]) -> dict[str, pl.DataFrame]:
     """Every table as a sorted frame, without what a clock or a place decides."""
     out = {}
-    for name, ref in done.tables.items():
+    for name, ref in tables.items():
         frame = pl.DataFrame(ref.read())
         frame = frame.drop([c for c in (*TIMES, "uri") if c in frame.columns])
         keys = [c for c in ("task_id", "episode_id", "turn_index", "kind", "step") if c in frame.columns]
@@ -49,8 +71,11 @@ def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> None:
         assert frame.equals(other[name]), name
 
 
-def test_an_iteration_accounts_for_every_row_and_moves_the_weights(scripted: Settings) -> None:
-    run, (first, second) = play(scripted(), iterations=2)
+Two = tuple[Run, list[Finished]]
+
+
+def test_an_iteration_accounts_for_every_row_and_moves_the_weights(two: Two) -> None:
+    run, (first, second) = two
     tables = frames(first)
     assert tables["episodes"].height == 4 * 4
     assert tables["rewards"].height == tables["credit"].height == tables["turns"].height
@@ -68,8 +93,8 @@ def test_an_iteration_accounts_for_every_row_and_moves_the_weights(scripted: Set
     assert not set(frames(second)["tasks"]["task_id"]) & set(tables["tasks"]["task_id"])
 
 
-def test_the_same_settings_give_the_same_tables_bit_for_bit(scripted: Settings) -> None:
-    _, (one,) = play(scripted())
+def test_the_same_settings_give_the_same_tables_bit_for_bit(two: Two, scripted: Settings) -> None:
+    one = two[1][0]
     _, (other,) = play(scripted(run={"name": "again"}))
     same(frames(one), frames(other))
     for stage in ("sample", "reward", "credit", "partition"):
@@ -82,28 +107,23 @@ def test_sharing_regimes_differ_in_model_ids_only(scripted: Settings) -> None:
         "separate": {"regime": "separate"},
         "groups": {"groups": {"front": ["decomposer"], "back": ["reader", "answerer"]}},
     }
-    done = {}
-    for name, sharing in regimes.items():
-        _, (done[name],) = play(scripted(run={"name": name}, sharing=sharing))
-    models = {n: set(frames(d)["turns"]["model_id"].drop_nulls()) for n, d in done.items()}
+    done = {n: up_to_partition(scripted(run={"name": n}, sharing=s)) for n, s in regimes.items()}
+    models = {n: set(d["turns"]["model_id"].drop_nulls()) for n, d in done.items()}
     assert {n: len(m) for n, m in models.items()} == {"full": 1, "separate": 3, "groups": 2}
     told = ("model_id", "base_id", "team_version")
-    turns = {n: frames(d)["turns"].drop(told) for n, d in done.items()}
+    turns = {n: d["turns"].drop(told) for n, d in done.items()}
     assert turns["full"].equals(turns["separate"])
     assert turns["full"].equals(turns["groups"])
     for name in ("rewards", "credit"):
-        assert frames(done["full"])[name].equals(frames(done["separate"])[name])
-    # each model was trained on the turns of its own roles, all of them together on all
-    rows = {
-        n: sum(t.height for k, t in frames(d).items() if k.startswith("partition/")) for n, d in done.items()
-    }
+        assert done["full"][name].equals(done["separate"][name])
+    # each model trains on the turns of its own roles, and all of them together on all
+    rows = {n: sum(t.height for k, t in d.items() if k.startswith("partition/")) for n, d in done.items()}
     assert len(set(rows.values())) == 1
-    back = frames(done["groups"])["partition/back"]
-    assert set(back["role"]) == {"reader", "answerer"}
+    assert set(done["groups"]["partition/back"]["role"]) == {"reader", "answerer"}
 
 
-def test_rows_keep_what_the_policy_was_asked_and_said(scripted: Settings) -> None:
-    _, (done,) = play(scripted())
+def test_rows_keep_what_the_policy_was_asked_and_said(two: Two) -> None:
+    done = two[1][0]
     turns = frames(done)["turns"].filter(event="llm")
     for row in turns.iter_rows(named=True):
         assert len(row["response_token_ids"]) == len(row["behaviour_logprobs"]) > 0
@@ -116,8 +136,8 @@ def test_rows_keep_what_the_policy_was_asked_and_said(scripted: Settings) -> Non
         assert both[column].to_list() == both[f"{column}_asked"].to_list()
 
 
-def test_a_finished_iteration_reads_back_whole(scripted: Settings) -> None:
-    run, (done,) = play(scripted())
+def test_a_finished_iteration_reads_back_whole(two: Two) -> None:
+    run, done = two[0], two[1][0]
     tables, manifests = stored_tables(Run(run.folder.url.rsplit("/", 1)[0], run.name), 0)
     assert {m.stage for m in manifests} == set(done.manifests)
     assert {n: t.rows for n, t in tables.items()} == {n: done.tables[n].rows for n in tables}
@@ -178,15 +198,15 @@ def stop_before(runner: Runner, name: str) -> None:
     inside = runner._run_stage
 
     def run_stage(stage: Any, *arguments: Any) -> None:
-        if stage.name == name:
+        if stage.name.startswith(name):
             raise _Halt
         inside(stage, *arguments)
 
     runner._run_stage = run_stage  # type: ignore[method-assign]
 
 
-def test_statuses_are_counted(scripted: Settings) -> None:
-    _, (done,) = play(scripted())
+def test_statuses_are_counted(two: Two) -> None:
+    done = two[1][0]
     statuses = Counter(frames(done)["turns"]["status"].to_list())
     assert statuses.total() == done.tables["turns"].rows
     assert statuses["ok"] > 0

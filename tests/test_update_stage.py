@@ -1,4 +1,4 @@
-"""The update stage: every row of the partition is accounted for, and what was trained is what is announced."""
+"""The update stage: every row is accounted for, and what was trained is what is announced."""
 
 import os
 from dataclasses import dataclass, field

@@ -184,6 +184,8 @@ def deepspeed_config(spec: TrainerSpec) -> dict[str, Any]:
         config["bf16"] = {"enabled": True, "check_grad_overflow": True}
         if spec.zero_stage:  # gradients of many micro-batches add up in fp32
             config["data_types"] = {"grad_accum_dtype": "fp32"}
+            # each gradient as soon as it is there, still warm in the cache, instead of all at the end
+            config["bf16"]["immediate_grad_update"] = True
     return config
 
 

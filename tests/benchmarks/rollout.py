@@ -20,7 +20,7 @@ from pipeline.session import session
 from pipeline.settings import parse_settings
 from stages.base import Context, Quiet
 from stages.tables import TableRef
-from tests.benchmarks.measure import Figure, Options, interleave, spread
+from tests.benchmarks.measure import Figure, Options, column, interleave, told
 
 TASKS, GROUP_SIZE, IN_FLIGHT = 8, 4, 16
 REQUEST_COLUMNS = (
@@ -55,16 +55,16 @@ def run(options: Options, say: Say) -> list[Figure]:
         Figure(
             "rollout",
             "tokens/s",
-            tuple(r["tokens_per_second"] for r in mine),
-            tuple(r["tokens_per_second"] for r in theirs),
+            column(mine, "tokens_per_second"),
+            column(theirs, "tokens_per_second"),
             goal=0.85,
             at="least",
             against="engine fed directly",
             notes=(
-                f"{TASKS} tasks × {GROUP_SIZE} episodes of qa_decompose, {IN_FLIGHT} in flight; response tokens "
-                f"{spread([r['tokens'] for r in mine], 0)}, llm turns {spread([r['requests'] for r in theirs], 0)}",
-                f"seconds: ours {spread([r['seconds'] for r in mine], 2)}, of these the engine had work for "
-                f"{spread([r['engine_busy'] for r in mine], 2)}; peer {spread([r['seconds'] for r in theirs], 2)}",
+                f"{TASKS} tasks × {GROUP_SIZE} episodes of qa_decompose, {IN_FLIGHT} in flight; "
+                f"llm turns {told(theirs, 'requests', 0)}, response tokens {told(mine, 'tokens', 0)}",
+                f"seconds: ours {told(mine, 'seconds', 2)}, in {told(mine, 'engine_busy', 2)} of them the "
+                f"engine had a request; peer {told(theirs, 'seconds', 2)}",
             ),
             settings=settings,
         )
@@ -115,7 +115,7 @@ class _Bench:
 
 
 def requests_of(turns: TableRef) -> list[Episode]:
-    """What the engine was asked, by episode; turns that asked it nothing stay for their place in the order."""
+    """What the engine was asked, by episode; tool turns stay, for their place in the order."""
     episodes: dict[str, Episode] = {}
     for row in turns.read(REQUEST_COLUMNS).to_pylist():
         row["sampling"] = json.loads(row["sampling"]) if row["sampling"] else None
@@ -127,22 +127,13 @@ def _in_engine(engine: Any, work: Callable[..., Any], *arguments: Any) -> Any:
     """Run the coroutine function `work(server, *arguments)` on the event loop of the engine's actor."""
     import ray
 
-    ray.get(engine.__ray_call__.remote(_begin, work, arguments))
-    while not ray.get(engine.__ray_call__.remote(_is_done)):
-        time.sleep(0.2)
-    return ray.get(engine.__ray_call__.remote(_result))
+    return ray.get(engine.__ray_call__.remote(_on_its_loop, work, arguments))
 
 
-def _begin(actor: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    actor.benchmark = asyncio.get_running_loop().create_task(work(actor._server, *arguments))
-
-
-def _is_done(actor: Any) -> bool:
-    return bool(actor.benchmark.done())
-
-
-def _result(actor: Any) -> Any:
-    return actor.benchmark.result()
+def _on_its_loop(actor: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    # Ray calls this outside the loop, which is known from the task that started the engine.
+    loop = actor._starting.get_loop()
+    return asyncio.run_coroutine_threadsafe(work(actor._server, *arguments), loop).result()
 
 
 async def _forget_prefixes(server: Any) -> None:
