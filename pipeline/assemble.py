@@ -27,7 +27,7 @@ from stages.rollout import RolloutStage
 from stages.sample import SampleStage
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
-from workflows.data.tasks import LoadedTasks, load_tasks
+from workflows.data.tasks import LoadedTasks, choose, load_tasks
 from workflows.errors import UsageError, did_you_mean
 from workflows.graph import Workflow
 from workflows.loading import load_workflow
@@ -69,6 +69,10 @@ def assemble(settings: Settings) -> Plan:
         columns=settings.data.columns or None,
         max_bad_share=settings.data.max_bad_share,
     )
+    choose(tasks.tasks, settings.data.split, settings.run.seed, 0, settings.data.tasks_per_iteration)
+    for tool in workflow.tools.values():
+        if check := getattr(tool, "check", None):
+            check()
     engine_specs, checkpoints = _engines(settings, models)
     trainer_specs = {m.model_id: _trainer(settings, m, engine_specs) for m in models.trainable}
     player_spec = _player(settings, models, roles)

@@ -38,6 +38,8 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
         try:
             if started_here:
                 start_ray(settings.cluster.address, settings.cluster.object_store_gib)
+                if signals:
+                    raise_on_stop_signals()  # again: starting Ray puts its own handlers in their place
             runner = Runner(plan, run, tracker, progress or RichProgress())
             yield runner
             failed = False

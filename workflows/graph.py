@@ -50,6 +50,7 @@ Tool = Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
 Raises `ToolRefusal` for a request that is the policy's fault, `InfraError` for a failure that is worth a
 retry. Tools are pickled to each player; `async def start(self)` is called there once, to load what is heavy.
+`def check(self)` is called before a run starts, and raises `UsageError` for what can't work.
 """
 
 

@@ -125,7 +125,7 @@ class VllmServer:
             self.refusal = None
             raise
         try:
-            await self.engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            await self.engine.collective_rpc("swap_weights", args=(folder,))
             await self._forget_prefixes()
         except Exception as error:
             self.refusal = f"holds broken weights since version {weights.version} failed to load"
@@ -210,6 +210,7 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
+        "worker_extension_cls": "stages.engines.vllm_worker.CadreWorker",
     }
     if spec.num_gpus:
         arguments |= {

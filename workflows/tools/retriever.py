@@ -75,6 +75,15 @@ class Bm25Retriever:
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Bm25Retriever, self.corpus, k1=self.k1, b=self.b, stemmer=self.stemmer), ()
 
+    def check(self) -> None:
+        """Look at the corpus's first passage; the others are read by `start`.
+
+        Raises:
+            DataError: the corpus can't be read as declared.
+        """
+        if next(_checked(self.corpus), None) is None:
+            raise _empty(self.corpus)
+
     async def start(self) -> None:
         """Read the corpus and build the index, without holding up the event loop."""
         if self._index is None:
@@ -179,8 +188,12 @@ def read_corpus(corpus: str) -> pa.Table:
     while chunk := list(islice(rows, READ_ROWS)):
         batches.append(pa.RecordBatch.from_pylist(chunk, schema=_PASSAGES))
     if not batches:
-        raise DataError(f"corpus {corpus!r} has no passages; expected rows of {{id, title, text}}")
+        raise _empty(corpus)
     return pa.Table.from_batches(batches)
+
+
+def _empty(corpus: str) -> DataError:
+    return DataError(f"corpus {corpus!r} has no passages; expected rows of {{id, title, text}}")
 
 
 def _checked(corpus: str) -> Iterator[dict[str, str]]:
