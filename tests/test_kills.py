@@ -108,4 +108,5 @@ def test_a_stop_signal_releases_everything_and_the_run_goes_on(
     assert "goes on from the last finished stage" in log.read_text()
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], alive
-    finish(argv, log)
+    if number == signal.SIGTERM:  # once is enough: the folder is the same after either
+        finish(argv, log)

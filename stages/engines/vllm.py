@@ -57,7 +57,7 @@ class VllmServer:
     def memory_estimate(spec: EngineSpec) -> float:
         """GiB of main memory: two processes with torch and vLLM, the weights, the cache where it is on CPU.
 
-        Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5 GiB in use.
+        Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5, 2.6 GiB with one of 1.
         """
         weights = describe_checkpoint(spec.checkpoint).bytes / 2**30
         return 1.5 + weights + (1.0 if spec.num_gpus else spec.kv_cache_gib)

@@ -22,7 +22,7 @@ from stages.base import Context, Quiet
 from stages.tables import TableRef
 from tests.benchmarks.measure import Figure, Options, column, interleave, told
 
-TASKS, GROUP_SIZE, IN_FLIGHT = 8, 4, 16
+TASKS, GROUP_SIZE, IN_FLIGHT = 5, 4, 16
 REQUEST_COLUMNS = (
     "episode_id",
     "turn_index",
