@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.assemble import Plan
 from pipeline.store import Run, differences, package_versions, plain
 from stages.engines.server import memory_estimate as engine_memory
+from stages.training.spec import activation_estimate
 from stages.training.spec import memory_estimate as trainer_memory
 from workflows.draw import text_lines
 
@@ -76,12 +77,15 @@ def memory_report(plan: Plan) -> dict[str, float]:
     from stages.checkpoints import describe_checkpoint
 
     parts: dict[str, float] = {}
+    training = 0.0  # one trainer works at a time
     for base_id, spec in plan.engine_specs.items():
         parts[f"engine {base_id}"] = engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
         tokens = plan.settings.ppo_of(model_id).micro_batch_tokens
-        parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters, tokens)
+        parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters)
+        training = max(training, activation_estimate(trainer, info.parameters, tokens))
+    parts["a training step"] = training
     parts["object store"] = plan.settings.cluster.object_store_gib
     parts["driver"] = DRIVER_GIB
     return {**parts, "total": sum(parts.values()), "available": available_gib()}

@@ -80,7 +80,7 @@ class PpoSection(Section):
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
     epochs: Positive = 1
     mini_batches: Positive = 1  # optimizer steps per epoch
-    micro_batch_tokens: Positive = 4096  # padded tokens of one forward pass: sets the accumulation
+    micro_batch_tokens: Positive = 2048  # padded tokens of one forward pass: sets the accumulation
     gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     betas: tuple[float, float] = (0.9, 0.999)

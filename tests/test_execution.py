@@ -266,6 +266,21 @@ def test_a_later_round_reads_the_round_before() -> None:
     assert [t["parents"] for t in played.turns] == [[], [0], [1], [2], [3], [4]]
 
 
+def test_a_parallel_step_of_the_same_loop_is_seen_as_it_was_a_round_before() -> None:
+    steps = [
+        note("begin"),
+        note("slow"),
+        note("fast", lambda s: s.round),  # over before `look` starts, and still not before it
+        note("look", lambda s: s["fast"].value if s.ran("fast") else None),
+        note("end"),
+    ]
+    edges = [
+        Edge("begin", "slow"), Edge("begin", "fast"), Edge("slow", "look"), Edge("look", "end"),
+        Edge("fast", "end"), Edge("end", "begin", lambda s: True, limit=2),
+    ]  # fmt: skip
+    assert [t["parsed"] for t in named(play(workflow(steps, edges)), "look")] == ["null", "0", "1"]
+
+
 def spread(
     items: Callable[[State], Any], *more: Step, edges: Sequence[Edge] = (), first: Step | None = None
 ) -> Workflow:
@@ -308,6 +323,16 @@ def test_no_items_skip_the_branches_and_a_join_with_another_edge_still_runs() ->
     assert [v[0] for v in visits(play(spread(lambda s: [], join, edges=edges)))] == ["plan"]
     played = play(spread(lambda s: [], join, edges=[*edges, Edge("plan", "join")]))
     assert [t["parsed"] for t in named(played, "join")] == ["0"]
+
+
+def test_a_join_can_spread_again() -> None:
+    w = spread(
+        lambda s: s["plan"].value,
+        note("pair", lambda s: s.item * 2, for_each=lambda s: [o.value for o in s.all("look")][1:]),
+        note("join", lambda s: [o.value for o in s.all("pair")]),
+        edges=[Edge("look", "pair"), Edge("pair", "join")],
+    )
+    assert json.loads(play(w).turns[-1]["parsed"]) == ["yy", "zz"]
 
 
 def test_conditions_in_branches_choose_for_their_branch_alone() -> None:

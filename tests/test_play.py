@@ -126,8 +126,8 @@ async def never(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(("limits", "stop"), [
-    (PlayLimits(call_timeout_seconds=0.01), "call_failed"),
-    (PlayLimits(episode_timeout_seconds=0.05), "episode_timeout"),
+    (PlayLimits(call_timeout_seconds=0.5), "call_failed"),
+    (PlayLimits(episode_timeout_seconds=0.5), "episode_timeout"),
 ])  # fmt: skip
 def test_a_time_limit_keeps_what_was_finished_and_marks_what_was_not(limits: PlayLimits, stop: str) -> None:
     async def before(messages: Sequence[Message], sampling: Sampling) -> None:

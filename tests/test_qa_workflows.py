@@ -90,8 +90,8 @@ def test_each_sub_question_is_looked_up_and_read_and_the_answer_sees_what_was_fo
     assert requests == [{"query": q, "top_k": 2} for q in json.loads(TWO)["sub_queries"]]
     assert "T: about Who wrote Emma? 0\nT: about Who wrote Emma? 1\neverywhere" in asked(played, "read")[0]
     notes = asked(played, "answer")[0]
-    assert "Who wrote Emma? Jane Austen\n" in notes
-    assert "Where was Jane Austen born? unknown\n" in notes  # malformed: its text is not a finding
+    assert "Who wrote Emma?: Jane Austen\n" in notes
+    assert "Where was Jane Austen born?: unknown\n" in notes  # malformed: its text is not a finding
     assert "no tag" not in notes
     assert [t["parents"] for t in played.turns] == [[], [0], [0], [0, 1], [0, 2], [0, 3, 4]]
 
@@ -101,7 +101,7 @@ def test_without_readers_the_answer_sees_each_passage_once_best_ones_first() -> 
     assert steps(played) == ["decompose", "retrieve0", "retrieve1", "answer"]
     prompt = asked(played, "answer")[0]
     assert prompt.startswith(
-        "T: about Who wrote Emma? 0\nT: about Where was Jane Austen born? 0\neverywhere\n\n"
+        "Text: T: about Who wrote Emma? 0\nT: about Where was Jane Austen born? 0\neverywhere\nQuestion: "
     )
 
 
@@ -122,7 +122,7 @@ def test_no_role_is_ever_asked_about_nothing() -> None:
     for shelf in (Shelf(refused="Who wrote Emma?"), Shelf(unknown="Who wrote Emma?")):
         played = play(shelf)
         assert [t["branch"] for t in played.turns if t["step"] == "read"] == ["1"]
-        assert "Who wrote Emma? (nothing found)\n" in asked(played, "answer")[0]
+        assert "Who wrote Emma?: (nothing found)\n" in asked(played, "answer")[0]
         assert played.episode["status"] == "ok"
 
 
@@ -152,11 +152,10 @@ def test_long_passages_are_cut_from_the_lowest_rank_and_the_question_stays() -> 
         [t for t in played.turns if t["step"] == "read"], asked(played, "read"), strict=True
     ):
         dropped = json.loads(turn["cut"])["passages"] if turn["cut"] else 0
-        assert [line[0] for line in prompt.splitlines() if line[-3:] == "xxx"] == [
-            str(i) for i in range(9 - dropped)
-        ]
+        lines = prompt.removeprefix("Text: ").splitlines()
+        assert [line[0] for line in lines if line[-3:] == "xxx"] == [str(i) for i in range(9 - dropped)]
         assert QUESTION in prompt
-        assert prompt.endswith("<answer> and </answer>.")
+        assert prompt.endswith("\nReply: <answer>your answer</answer>")
 
 
 def test_single_takes_its_own_prompt_tag_and_fields() -> None:

@@ -9,7 +9,7 @@ import pytest
 from stages.tables import TableSink
 from stages.training import checkpoint
 from stages.training.group import TrainerGroup
-from stages.training.spec import TrainerSpec, memory_estimate
+from stages.training.spec import TrainerSpec, activation_estimate, memory_estimate
 from stages.training.worker import TrainWorker
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import PARTITION, rows_to_table
@@ -122,7 +122,7 @@ def test_the_memory_estimate_grows_with_what_needs_memory() -> None:
     spec = TrainerSpec("m", "m", "x")
     base = memory_estimate(spec, 10**8)
     assert memory_estimate(spec, 2 * 10**8) > base
-    assert memory_estimate(spec, 10**8, 4096) > base
+    assert activation_estimate(spec, 10**8, 4096) > activation_estimate(spec, 10**8, 1024)
     assert memory_estimate(dataclasses.replace(spec, ranks=2), 10**8) > base
     assert memory_estimate(dataclasses.replace(spec, precision="fp32"), 10**8) > base
 

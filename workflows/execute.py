@@ -14,7 +14,7 @@ from workflows.board import Board, Slot
 from workflows.episode import Episode, TurnFailed, where
 from workflows.errors import WorkflowError
 from workflows.graph import ControlStep, LlmStep, Step, Workflow
-from workflows.state import Output, TurnKey
+from workflows.state import Output, State, TurnKey
 
 Status = Literal["ran", "skipped", "running", "failed"]
 
@@ -196,7 +196,7 @@ class GraphRun:
         self._tasks[asyncio.create_task(work)] = slot
         self._status[slot] = "running"
 
-    def _view(self, viewer: str, branch: str, round: int, after: bool = False) -> Any:
+    def _view(self, viewer: str, branch: str, round: int, after: bool = False) -> State:
         return self._board.view(viewer, branch, round, after=after)
 
     def _round(self, name: str, branch: str) -> int:

@@ -12,6 +12,7 @@ breaks its format has found "unknown". The answer is given in any case.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
@@ -20,10 +21,11 @@ from workflows.errors import WorkflowError
 from workflows.graph import Edge, LlmStep, Source, Step, ToolStep, Workflow
 from workflows.parsers import JsonKey, Tag
 from workflows.roles import Role
+from workflows.single import reply_in
 from workflows.state import State
 from workflows.tools.retriever import Bm25Retriever
 
-_TAG = "inside <answer> and </answer>."
+_DRACULA = "Dracula is a novel of 1897 by Bram Stoker, who was born in 1847."
 _NOTHING = "(nothing found)"
 
 
@@ -70,7 +72,11 @@ def build(
     steps.append(LlmStep("answer", "answerer", answer))
     return Workflow(
         "qa_decompose",
-        roles=[_decomposer(max_sub_questions), *([_reader()] if readers else []), _answerer(readers)],
+        roles=[
+            _decomposer(max_sub_questions),
+            *([_reader()] if readers else []),
+            _answerer("notes" if readers else "passages"),
+        ],
         steps=steps,
         edges=edges,
         tools={"retriever": Bm25Retriever(corpus)},
@@ -79,74 +85,44 @@ def build(
 
 
 def _decomposer(max_sub_questions: int) -> Role:
+    shown = ["spider size", "ant size"][:max_sub_questions]
+    form = json.dumps({"sub_queries": ["query" for _ in shown]})
     return Role(
         "decomposer",
         prompt=(
-            f"Question: {{question}}\n\nWhich facts must be looked up? Write at most {max_sub_questions} "
-            'short questions as JSON: {{"sub_queries": ["..."]}}'
+            f"Question: {{question}}\nWrite search queries, at most {max_sub_questions}.\n"
+            f"Reply: {form.replace('{', '{{').replace('}', '}}')}"
         ),
         parser=JsonKey("sub_queries", max_items=max_sub_questions),
         demonstrations=(
-            (
-                {"question": "Who was older, the author of Dracula or the author of Frankenstein?"},
-                '{"sub_queries": ["When was the author of Dracula born?", '
-                '"When was the author of Frankenstein born?"]}',
-            ),
+            ({"question": "Which is larger, a spider or an ant?"}, json.dumps({"sub_queries": shown})),
         ),
         max_response_tokens=64,
     )
 
 
 def _reader() -> Role:
+    shown = {"passages": _DRACULA, "question": "Who wrote Dracula?", "sub_question": "author of Dracula"}
     return Role(
         "reader",
-        prompt=(
-            "{passages}\n\nTopic: {question}\nQuestion: {sub_question}\n\n"
-            f"Say what the text tells about the question, in a few words {_TAG}"
-        ),
+        prompt=f"Text: {{passages}}\nTopic: {{question}}\nQuestion: {{sub_question}}\n{reply_in('answer')}",
         parser=Tag("answer"),
-        demonstrations=(
-            (
-                {
-                    "passages": "Dracula: Dracula is a novel of 1897 by Bram Stoker, who was born in 1847.",
-                    "question": "Who was older, the author of Dracula or the author of Frankenstein?",
-                    "sub_question": "When was the author of Dracula born?",
-                },
-                "<answer>Bram Stoker was born in 1847</answer>",
-            ),
-        ),
+        demonstrations=((shown, "<answer>Bram Stoker</answer>"),),
         trim=("passages",),
         max_response_tokens=48,
     )
 
 
-def _answerer(readers: bool) -> Role:
-    if readers:
-        variable = "notes"
-        shown = [
-            "When was the author of Dracula born? Bram Stoker was born in 1847",
-            "When was the author of Frankenstein born? Mary Shelley was born in 1797",
-        ]
-    else:
-        variable = "passages"
-        shown = [
-            "Dracula: Dracula is a novel of 1897 by Bram Stoker, who was born in 1847.",
-            "Frankenstein: Frankenstein is a novel of 1818 by Mary Shelley, who was born in 1797.",
-        ]
+def _answerer(context: str) -> Role:
+    known = ["author of Dracula: Bram Stoker"] if context == "notes" else [_DRACULA]
     return Role(
         "answerer",
-        prompt=f"{{{variable}}}\n\nQuestion: {{question}}\n\nGive only the short answer, {_TAG}",
+        prompt=f"Text: {{{context}}}\nQuestion: {{question}}\n{reply_in('answer')}",
         parser=Tag("answer"),
         demonstrations=(
-            (
-                {
-                    variable: shown,
-                    "question": "Who was older, the author of Dracula or the author of Frankenstein?",
-                },
-                "<answer>the author of Frankenstein</answer>",
-            ),
+            ({context: known, "question": "Who wrote Dracula?"}, "<answer>Bram Stoker</answer>"),
         ),
-        trim=(variable,),
+        trim=(context,),
         max_response_tokens=48,
     )
 
@@ -197,5 +173,5 @@ def notes(state: State) -> list[str]:
     for branch, question in enumerate(questions):
         output = found.get(str(branch))
         finding = _NOTHING if output is None else output.value if output.valid else "unknown"
-        lines.append(f"{question} {finding}")
+        lines.append(f"{question}: {finding}")
     return lines

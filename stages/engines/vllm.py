@@ -222,6 +222,10 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
         arguments |= {
             "enforce_eager": True,
             "block_size": 32,  # what the CPU kernels are made for
+            # A seeded prompt that is prefilled in pieces kills the CPU runner of vLLM 0.32 ("CPU
+            # Generator does not use offset"), so prompts go in whole; a few fit one step together.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(4 * spec.max_model_len, 4096),
             "kv_cache_memory_bytes": int(spec.kv_cache_gib * 2**30),
         }
     return arguments | dict(spec.options)

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+# Ray runs its workers, so our engines and trainers, at this priority; a peer that had a better one
+# would win whenever something else runs on the machine.
+NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))
 
 
 class PeerDied(RuntimeError):
@@ -46,6 +49,7 @@ class Peer:
                 env=environment,
                 cwd=REPOSITORY,
                 text=True,
+                preexec_fn=lambda: os.nice(NICENESS),
             )
         self.ready = self._answer()
 
