@@ -61,13 +61,14 @@ class UpdateStage:
         """Raises RunFailed where the update can't be made; the weights and the tables are then unchanged."""
         partition, model_id = inputs[self._partition], self.model.model_id
         group = context.fleet.trainer(model_id)
-        context.progress.start(f"update {model_id}", partition.rows, "row")
-        report: UpdateReport = group.update(partition, context.iteration)
+        context.progress.start(f"update {model_id}", partition.rows * group.spec.epochs, "row")
+        report: UpdateReport = group.update(
+            partition, context.iteration, lambda rows, tokens: context.progress.advance(rows, tokens=tokens)
+        )
+        context.progress.finish()
         weights: Weights | None = None
         if report.skipped is None:
             weights = group.save(context.fleet.checkpoint_uri(model_id, report.version_after))
-        context.progress.advance(partition.rows, tokens=report.num_forward_tokens)
-        context.progress.finish()
         parts = {
             self._updates: [outputs[self._updates].write_part(0, rows_to_table(report.rows(), UPDATES))],
             self._models: [outputs[self._models].write_part(0, self._entry(report, weights))],

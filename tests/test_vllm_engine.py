@@ -144,6 +144,19 @@ def test_stops_limits_and_refusals_are_a_requests_own(engine: tuple[Any, EngineC
     assert isinstance(refused, UsageError)
 
 
+def test_more_prompt_tokens_than_one_step_takes_are_served(engine: tuple[Any, EngineClient]) -> None:
+    """A seeded prompt that vLLM 0.32 prefills in pieces kills its CPU runner."""
+    _, client = engine
+
+    async def at_once() -> list[Completion]:
+        prompts = [
+            [1000 * (i + 1) + k for k in range(900)] for i in range(6)
+        ]  # 5,400 tokens; a step has 4,096
+        return list(await asyncio.gather(*[client.generate(p, Sampling(2, seed=7)) for p in prompts]))
+
+    assert [len(reply.logprobs) for reply in asyncio.run(at_once())] == [2] * 6
+
+
 def test_new_weights_are_the_ones_that_answer(
     engine: tuple[Any, EngineClient], checkpoint: str, changed: str
 ) -> None:

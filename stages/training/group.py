@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
 from stages.tables import TableRef
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import CadreError, RunFailed
+
+WATCH_SECONDS = 1.0
 
 
 class TrainerGroup:
@@ -61,17 +63,23 @@ class TrainerGroup:
         """`parameters`, `device`, `precision`, `version`, `backend` of rank 0."""
         return {**self._described, "version": self._version}
 
-    def update(self, partition: TableRef, iteration: int) -> UpdateReport:
+    def update(
+        self, partition: TableRef, iteration: int, on_progress: Callable[[int, int], None] | None = None
+    ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
-        Each rank reads only its own rows. A second delivery of the same iteration returns the same
-        report and trains nothing.
+        `on_progress` is called about once a second with the rows and tokens trained since its last
+        call (every epoch counts anew). Each rank reads only its own rows. A second delivery of the
+        same iteration returns the same report and trains nothing.
 
         Raises:
             RunFailed: rows of another version, a partition made for more ranks, a loss or gradient
                 that is not finite, or a rank that died or fell silent.
         """
-        reports = self._call("update", "update", partition, iteration)
+        watch = self._watch(on_progress) if on_progress else None
+        reports = self._call("update", "update", partition, iteration, watch=watch)
+        if watch:
+            watch()
         self._version = reports[0].version_after
         return reports[0]
 
@@ -103,20 +111,49 @@ class TrainerGroup:
         receipts = self._call("save", "write", uri, trainer_state)
         return commit(uri, self.spec, receipts)
 
-    def _call(self, what: str, method: str, *arguments: Any) -> list[Any]:
+    def _watch(self, on_progress: Callable[[int, int], None]) -> Callable[[], None]:
+        """A function that tells `on_progress` what was trained since it was called last."""
+        import ray
+
+        seen = (0, 0)
+
+        def so_far() -> tuple[int, int]:
+            counts = ray.get([a.progress.remote() for a in self._actors])
+            return sum(rows for rows, _ in counts), sum(tokens for _, tokens in counts)
+
+        def tell() -> None:
+            nonlocal seen
+            now = so_far()
+            if now != seen:
+                on_progress(now[0] - seen[0], now[1] - seen[1])
+                seen = now
+
+        seen = so_far()
+        return tell
+
+    def _call(
+        self, what: str, method: str, *arguments: Any, watch: Callable[[], None] | None = None
+    ) -> list[Any]:
         if not self._actors:
             raise RunFailed(f"trainer of model {self.spec.model_id!r} is closed; can't {what}")
         deadline = time.monotonic() + self.spec.update_timeout_seconds
-        return self._gather(what, [getattr(a, method).remote(*arguments) for a in self._actors], deadline)
+        refs = [getattr(a, method).remote(*arguments) for a in self._actors]
+        return self._gather(what, refs, deadline, watch)
 
-    def _gather(self, what: str, refs: list[Any], deadline: float) -> list[Any]:
+    def _gather(
+        self, what: str, refs: list[Any], deadline: float, watch: Callable[[], None] | None = None
+    ) -> list[Any]:
         """Results of all ranks; the first failure or a passed deadline ends the whole group."""
         import ray
 
         waiting = list(refs)
         try:
             while waiting:
-                done, waiting = ray.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+                left = max(0.0, deadline - time.monotonic())
+                done, waiting = ray.wait(waiting, timeout=min(left, WATCH_SECONDS) if watch else left)
+                if watch and not done and time.monotonic() < deadline:
+                    watch()
+                    continue
                 if not done:
                     ranks = [refs.index(r) for r in waiting]
                     raise RunFailed(
@@ -138,7 +175,14 @@ def _actor_class(spec: TrainerSpec) -> Any:
 
     from stages.training.worker import TrainWorker
 
-    return ray.remote(num_cpus=0, num_gpus=spec.num_gpus, max_restarts=0, max_task_retries=0)(TrainWorker)
+    class Rank(TrainWorker):
+        # all work runs on one thread; only the question how far it is has another
+        @ray.method(concurrency_group="watch")
+        def progress(self) -> tuple[int, int]:
+            return super().progress()
+
+    options = {"num_cpus": 0, "num_gpus": spec.num_gpus, "max_restarts": 0, "max_task_retries": 0}
+    return ray.remote(concurrency_groups={"watch": 1}, **options)(Rank)
 
 
 def _plain(error: Exception, spec: TrainerSpec, what: str) -> CadreError:

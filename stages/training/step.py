@@ -159,6 +159,8 @@ def _optimizer_step(worker: TrainWorker, mini_batch: MiniBatch) -> tuple[dict[st
             engine.set_gradient_accumulation_boundary(index == last)
             # DeepSpeed averages gradients over ranks; ours are parts of one sum.
             engine.backward(sums.loss * (spec.ranks / mini_batch.num_tokens), scale_wrt_gas=False)
+            rows, tokens = worker.trained
+            worker.trained = (rows + len(batch.keys), tokens + batch.num_forward_tokens)
         row["gradient_norm"] = _apply(worker, mini_batch)
         total = total.over_ranks(worker.device)
     row |= _measured(total)

@@ -30,6 +30,7 @@ class TrainWorker:
         self.threads = threads
         self.version = 0
         self.last_report: UpdateReport | None = None
+        self.trained = (0, 0)  # rows and tokens that went forward and backward since the start
         self.engine: Any = None
         self._failed = False
         self._store: Any = None
@@ -98,6 +99,10 @@ class TrainWorker:
         from stages.training import checkpoint
 
         return checkpoint.write(self, uri, trainer_state)
+
+    def progress(self) -> tuple[int, int]:
+        """Rows and tokens of this rank so far. Answered while an update runs, on a thread of its own."""
+        return self.trained
 
     def memory(self) -> int:
         """Resident bytes of this process."""

@@ -24,7 +24,7 @@ from pipeline.settings import parse_settings
 from stages.base import Quiet
 from stages.training.group import TrainerGroup
 from tests.benchmarks.long_tasks import messages_of, write_tasks
-from tests.benchmarks.measure import Figure, Options, Results, column, interleave, told
+from tests.benchmarks.measure import Figure, Options, Results, column, interleave, noise_of, told
 from tests.benchmarks.peer import REPOSITORY, Peer, cores, cpu_seconds, own_processes, peer
 from workflows.data.tasks import choose
 
@@ -196,6 +196,7 @@ def _against_trl(mine: Results, theirs: Results, settings: dict[str, Any]) -> Fi
             f"sampling: ours {told(mine, 'sampling')} s, TRL {told(theirs, 'sampling')} s",
             f"cores used by the side that waits: TRL {told(mine, 'idle_peer_cores', 3)}, "
             f"ours {told(theirs, 'idle_own_cores', 3)}",
+            noise_of(mine, theirs),
         ),
         settings={"ours": settings, "trl": PEER_SETTINGS},
     )

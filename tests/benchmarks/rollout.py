@@ -20,7 +20,7 @@ from pipeline.session import session
 from pipeline.settings import parse_settings
 from stages.base import Context, Quiet
 from stages.tables import TableRef
-from tests.benchmarks.measure import Figure, Options, column, interleave, told
+from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told
 
 TASKS, GROUP_SIZE, IN_FLIGHT = 5, 4, 16
 REQUEST_COLUMNS = (
@@ -65,6 +65,7 @@ def run(options: Options, say: Say) -> list[Figure]:
                 f"llm turns {told(theirs, 'requests', 0)}, response tokens {told(mine, 'tokens', 0)}",
                 f"seconds: ours {told(mine, 'seconds', 2)}, in {told(mine, 'engine_busy', 2)} of them the "
                 f"engine had a request; peer {told(theirs, 'seconds', 2)}",
+                noise_of(mine, theirs),
             ),
             settings=settings,
         )

@@ -24,7 +24,7 @@ from stages.checkpoints import describe_checkpoint, resolve_checkpoint
 from stages.tables import TableSink
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec
-from tests.benchmarks.measure import Figure, Options, column, interleave, told
+from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told
 from tests.benchmarks.peer import cores, peer
 from workflows.trajectory import PARTITION, TURN_KEYS
 
@@ -84,6 +84,7 @@ def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
                 f"both compute in {spec.precision} with fp32 master weights and moments; gradients of "
                 "micro-batches add up in fp32 in ours, in bf16 in the peer",
                 f"seconds: ours {told(mine, 'seconds', 2)}, peer {told(others, 'seconds', 2)}",
+                noise_of(mine, others),
             ),
             settings={"trainer": trainer.model_dump(), "ppo": ppo.model_dump(), "rows": ROWS},
         )
