@@ -19,7 +19,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[2]
 # Ray runs its workers, so our engines and trainers, at this priority; a peer that had a better one
 # would win whenever something else runs on the machine.
-NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))
+NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112  Ray spells it so  # noqa: SIM112 (Ray spells it so)
 
 
 class PeerDied(RuntimeError):
