@@ -36,6 +36,7 @@ class Fleet:
     trainer_specs: Mapping[str, TrainerSpec]
     player_spec: PlayerSpec
     num_players: int
+    checkpoint_every: int
     version_of: Callable[[str], int]
     redo: Callable[[str, int], list[tuple[int, TableRef]]]  # (model, from version) → (iteration, partition)
     progress: Progress = field(default_factory=Quiet)
@@ -43,6 +44,7 @@ class Fleet:
     _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient
     _trainers: dict[str, Any] = field(default_factory=dict)  # model_id → TrainerGroup
     _players: list[Any] = field(default_factory=list)
+    _last_trained: str | None = None
     _asleep: bool = False
 
     def players(self) -> list[Any]:
@@ -56,12 +58,19 @@ class Fleet:
     def trainer(self, model_id: str) -> Any:
         """The trainer group of a model, at its newest version. Engines give their device memory back."""
         self._sleep()
+        if self._last_trained is not None and self._last_trained != model_id:
+            self._trainers[self._last_trained].release()
         if model_id not in self._trainers:
             self._trainers[model_id] = self._start_trainer(model_id)
+        self._last_trained = model_id
         return self._trainers[model_id]
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
         return self.run.checkpoint_uri(model_id, version)
+
+    def checkpoint_is_due(self, version: int) -> bool:
+        """Whether this version gets a whole checkpoint, or its weights alone."""
+        return version % self.checkpoint_every == 0
 
     def weights_changed(self, weights: Weights) -> None:
         """Put new weights into the engine that serves them, if it is up; it starts with them if not."""
@@ -83,6 +92,7 @@ class Fleet:
         _kill(self._players)
         _kill(list(self._engines.values()))
         self._trainers.clear()
+        self._last_trained = None
         self._players.clear()
         self._clients.clear()
         self._engines.clear()
@@ -124,8 +134,14 @@ class Fleet:
         return replace(spec, checkpoint=resolve_checkpoint(folder), policy_version=version)
 
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
-        if version not in self.run.checkpoint_versions(model_id):
+        if version not in self.run.weights_versions(model_id):
             self.trainer(model_id).save(self.checkpoint_uri(model_id, version))
+
+    def save_checkpoints(self) -> None:
+        """A whole checkpoint of every trainer that has gone on since its last one."""
+        for model_id, group in self._trainers.items():
+            if group.version and group.version not in self.run.checkpoint_versions(model_id):
+                group.save(self.checkpoint_uri(model_id, group.version))
 
     def _start_trainer(self, model_id: str) -> Any:
         """A trainer at the model's newest version: from its checkpoint, or from an older one by

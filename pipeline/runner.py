@@ -56,6 +56,7 @@ class Runner:
             trainer_specs=plan.trainer_specs,
             player_spec=plan.player_spec,
             num_players=settings.rollout.players,
+            checkpoint_every=settings.checkpoints.every,
             version_of=self.version_of,
             redo=self.stored_partitions,
             progress=progress,
@@ -180,10 +181,11 @@ class Runner:
         return iteration_files(done.tables, done.accounts, settings_toml(settings), count)
 
     def _prune_checkpoints(self) -> None:
-        """Keep the newest complete checkpoints; the one a model stands at is always among them."""
+        """Keep the newest whole checkpoints, and of weights alone those that a model stands at."""
         keep = self.plan.settings.checkpoints.keep
         for model in self.plan.models.trainable:
-            for version in self.run.checkpoint_versions(model.model_id)[:-keep]:
+            kept = {*self.run.checkpoint_versions(model.model_id)[-keep:], self.version_of(model.model_id)}
+            for version in set(self.run.weights_versions(model.model_id)) - kept:
                 self.run.folder.remove(f"checkpoints/{model.model_id}/{version:05d}")
 
     def _check_signal(self, done: Finished) -> None:

@@ -42,6 +42,7 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
                     raise_on_stop_signals()  # again: starting Ray puts its own handlers in their place
             runner = Runner(plan, run, tracker, progress or RichProgress())
             yield runner
+            runner.fleet.save_checkpoints()
             failed = False
         finally:
             if runner:

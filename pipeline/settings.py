@@ -137,7 +137,8 @@ class CreditSection(Section):
 
 
 class CheckpointsSection(Section):
-    keep: Annotated[int, Field(ge=1)] = 2  # newest complete checkpoints of each model
+    every: Positive = 1  # updates from one whole checkpoint to the next; the last one gets one in any case
+    keep: Annotated[int, Field(ge=1)] = 2  # newest whole checkpoints of each model
 
 
 class TrackingSection(Section):

@@ -221,10 +221,23 @@ class Run:
         return f"{self.folder.url}/checkpoints/{model_id}/{version:05d}"
 
     def checkpoint_versions(self, model_id: str) -> list[int]:
-        """Versions with a complete checkpoint (its manifest is there), ascending."""
+        """Versions with a whole checkpoint, which a trainer resumes from, ascending."""
+        return [v for v, whole in self._checkpoints(model_id) if whole]
+
+    def weights_versions(self, model_id: str) -> list[int]:
+        """Versions whose weights an engine can load, ascending: whole checkpoints, and weights alone."""
+        return [v for v, _ in self._checkpoints(model_id)]
+
+    def _checkpoints(self, model_id: str) -> list[tuple[int, bool]]:
+        """Each version that has a manifest, and whether the trainer's state is in it."""
         folder = self.folder.child(f"checkpoints/{model_id}")
-        versions = [int(n) for n in folder.names() if n.isdigit()]
-        return [v for v in versions if folder.read_text(f"{v:05d}/manifest.json") is not None]
+        found = []
+        for name in folder.names():
+            text = folder.read_text(f"{name}/manifest.json") if name.isdigit() else None
+            if text is not None:
+                files = json.loads(text)["files"]
+                found.append((int(name), any(f["name"].startswith("trainer/") for f in files)))
+        return found
 
 
 def input_hashes(inputs: Mapping[str, TableRef]) -> dict[str, str]:

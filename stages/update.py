@@ -68,7 +68,8 @@ class UpdateStage:
         context.progress.finish()
         weights: Weights | None = None
         if report.skipped is None:
-            weights = group.save(context.fleet.checkpoint_uri(model_id, report.version_after))
+            write = group.save if context.fleet.checkpoint_is_due(report.version_after) else group.publish
+            weights = write(context.fleet.checkpoint_uri(model_id, report.version_after))
         parts = {
             self._updates: [outputs[self._updates].write_part(0, rows_to_table(report.rows(), UPDATES))],
             self._models: [outputs[self._models].write_part(0, self._entry(report, weights))],

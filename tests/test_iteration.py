@@ -178,6 +178,18 @@ def test_a_lost_checkpoint_is_made_again_from_stored_partitions(scripted: Settin
     assert done[1].manifests["update/team"].metrics["version_after"] == 2
 
 
+def test_whole_checkpoints_come_every_so_often_and_at_the_end(scripted: Settings) -> None:
+    raw = scripted(checkpoints={"every": 2, "keep": 5})
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        runner.run_iteration()
+        assert (runner.run.checkpoint_versions("team"), runner.run.weights_versions("team")) == ([], [1])
+        runner.run_iteration()
+        assert runner.run.checkpoint_versions("team") == runner.run.weights_versions("team") == [2]
+        runner.run_iteration()
+    assert runner.run.checkpoint_versions("team") == [2, 3]
+
+
 def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings) -> None:
     raw = scripted(rewards=[{"use": "token_f1", "weight": 0.0}], run={"max_iterations_without_signal": 2})
     plan = assemble(parse_settings(raw))
@@ -210,3 +222,36 @@ def test_statuses_are_counted(two: Two) -> None:
     statuses = Counter(frames(done)["turns"]["status"].to_list())
     assert statuses.total() == done.tables["turns"].rows
     assert statuses["ok"] > 0
+
+
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_what_the_engine_samples_is_what_the_trainer_trains_before_and_after_a_reload(
+    engine: str, scripted: Settings
+) -> None:
+    """In fp32 the two agree tightly; after an update they do so only if the engine has the new weights."""
+    if engine == "vllm":
+        pytest.importorskip("vllm", reason="vLLM is not installed: a run on it is not tested")
+    team = {
+        "checkpoint": "tiny",
+        "engine": engine,
+        "engine_options": {},
+        "dtype": "float32",
+        "max_model_len": 512,
+        "kv_cache_gib": 0.2,
+    }
+    raw = scripted(
+        workflow={"use": "single", "options": {}},
+        models={"team": team},
+        roles={"solver": {"max_response_tokens": 12, "demonstrations": False}},
+        rewards=[{"use": "rewards.testing:distinct_characters", "name": "distinct"}],
+    )
+    del raw["workflow"]["options"]["top_k"]
+    _, done = play(raw, iterations=2)
+    for finished, version in zip(done, (0, 1), strict=True):
+        turns = frames(finished)["turns"]
+        assert set(turns["policy_version"]) == {version}
+        update = finished.manifests["update/team"].metrics
+        assert update["version_after"] == version + 1
+        assert update["sampler_gap_max"] < 1e-3
+        assert update["importance_ratio_max"] == 1.0
+        assert update["clip_fraction"] == update["kl_old"] == 0.0

@@ -32,6 +32,9 @@ class OneTrainer:
     def checkpoint_uri(self, model_id, version):
         return f"{self.root}/checkpoints/{model_id}/{version:05d}"
 
+    def checkpoint_is_due(self, version):
+        return version % 2 == 1
+
     def weights_changed(self, weights):
         self.announced.append(weights)
 

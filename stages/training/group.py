@@ -95,6 +95,13 @@ class TrainerGroup:
         """Resident bytes of each rank's process."""
         return self._call("measure memory", "memory")
 
+    def release(self) -> None:
+        """Hand back what the last update took for activations: for trainers that wait side by side.
+
+        Not done after every update: taking the pages anew costs a quarter of the next one.
+        """
+        self._call("release memory", "release")
+
     def close(self) -> None:
         """End the rank processes and free their memory. Safe to call twice."""
         import ray

@@ -91,7 +91,6 @@ class TrainWorker:
         self._failed = False
         self.version = report.version_after
         self.last_report = report
-        _return_freed_memory()
         return report
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
@@ -99,6 +98,13 @@ class TrainWorker:
         from stages.training import checkpoint
 
         return checkpoint.write(self, uri, trainer_state)
+
+    def release(self) -> None:
+        """Hand what activations took back to the system, before another trainer works."""
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):  # no glibc
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
     def progress(self) -> tuple[int, int]:
         """Rows and tokens of this rank so far. Answered while an update runs, on a thread of its own."""
@@ -194,14 +200,6 @@ def deepspeed_config(spec: TrainerSpec) -> dict[str, Any]:
             # each gradient as soon as it is there, still warm in the cache, instead of all at the end
             config["bf16"]["immediate_grad_update"] = True
     return config
-
-
-def _return_freed_memory() -> None:
-    """Hand what activations took back to the system: trainers wait side by side, and only one works."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):  # no glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _own_address() -> str:

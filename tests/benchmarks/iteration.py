@@ -31,6 +31,7 @@ from workflows.data.tasks import choose
 TASKS, GROUP_SIZE, RESPONSE_TOKENS, FORMAT_WEIGHT = 4, 4, 48, 0.2
 PEER_SITE = REPOSITORY / ".bench-site"
 # What was fastest for TRL on the machine of docs/results.md.
+MICRO_BATCH_TOKENS = 1152
 PEER_SETTINGS = {"dtype": "bfloat16", "autocast": False, "micro_batch": 16, "gradient_checkpointing": False}
 
 
@@ -65,7 +66,9 @@ def _settings(options: Options, tasks: Path) -> dict[str, Any]:
         "models": {"team": {"checkpoint": options.checkpoint, "engine": "vllm", "max_model_len": 512}},
         "rollout": {"group_size": GROUP_SIZE, "temperature": 1.0, "max_in_flight": TASKS * GROUP_SIZE},
         "rewards": [{"use": "token_f1"}, {"use": "format", "weight": FORMAT_WEIGHT}],
-        "ppo": {"learning_rate": 1e-6},
+        "ppo": {"learning_rate": 1e-6, "micro_batch_tokens": MICRO_BATCH_TOKENS},
+        # TRL writes none in its step (save_steps = 500); every iteration publishes its weights
+        "checkpoints": {"every": 1000},
     }
 
 
@@ -215,7 +218,7 @@ def _overhead(mine: Results, settings: dict[str, Any]) -> Figure:
         against="iteration",
         notes=(
             "overhead = iteration - sampling (the engine has a request) - reload - update (in the trainer) "
-            "- save (of the checkpoint)",
+            "- save (of the weights that the engine loads)",
             "medians: " + ", ".join(f"{name} {median(column(mine, name)):.2f}" for name in parts),
             "stages: "
             + ", ".join(f"{name[6:]} {median(column(mine, name)):.2f}" for name in stages)
