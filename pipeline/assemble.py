@@ -20,7 +20,7 @@ from stages.base import Stage, check_chain
 from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
-from stages.engines.server import resolve_kind
+from stages.engines.server import check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
 from stages.reward import RewardStage
@@ -249,6 +249,7 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
             seed=settings.run.seed,
             options=section.engine_options,
         )
+        check_spec(specs[model.base_id])
     return specs, infos
 
 

@@ -234,7 +234,6 @@ def test_what_the_engine_samples_is_what_the_trainer_trains_before_and_after_a_r
     team = {
         "checkpoint": "tiny",
         "engine": engine,
-        "engine_options": {},
         "dtype": "float32",
         "max_model_len": 512,
         "kv_cache_gib": 0.2,
@@ -245,7 +244,7 @@ def test_what_the_engine_samples_is_what_the_trainer_trains_before_and_after_a_r
         roles={"solver": {"max_response_tokens": 12, "demonstrations": False}},
         rewards=[{"use": "rewards.testing:distinct_characters", "name": "distinct"}],
     )
-    del raw["workflow"]["options"]["top_k"]
+    del raw["workflow"]["options"]["top_k"], raw["models"]["team"]["engine_options"]["reply"]
     _, done = play(raw, iterations=2)
     for finished, version in zip(done, (0, 1), strict=True):
         turns = frames(finished)["turns"]

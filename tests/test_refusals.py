@@ -71,6 +71,7 @@ CASES: dict[str, tuple[Callable[[Path], dict[str, Any]], list[str]]] = {
     "context longer than the model's": (lambda d: {"models": {"team": {"max_model_len": 4096}}}, ["2048"]),
     "nothing to train": (lambda d: {"models": {"team": {"train": False}}}, ["nothing to train"]),
     "unknown engine": (lambda d: {"models": {"team": {"engine": "vlm"}}}, ["vlm", "'vllm'"]),
+    "engine option": (lambda d: {"models": {"team": {"engine": "torch"}}}, ["torch engine", "reply"]),
     "no such checkpoint": (lambda d: {"models": {"team": {"checkpoint": "tinny"}}}, ["tinny", "'tiny'"]),
     "not a causal model": (
         lambda d: {

@@ -62,6 +62,11 @@ def check_spec(spec: EngineSpec) -> None:
     if kind not in ("vllm", "torch"):
         server_class(kind)
         return
+    if kind == "torch" and spec.options:
+        raise UsageError(
+            f"engine of {spec.base_id!r}: the torch engine has no options, got {', '.join(spec.options)}; "
+            "remove engine_options"
+        )
     info = describe_checkpoint(spec.checkpoint)
     if info.max_positions and spec.max_model_len > info.max_positions:
         raise UsageError(

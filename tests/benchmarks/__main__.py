@@ -33,7 +33,7 @@ def main() -> int:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
     if arguments.pairs < 1:
         parser.error("--pairs must be at least 1")
-    _quiet()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     started, machine = time.monotonic(), environment()
     say(
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['cpu']}, commit {machine['commit']}"
@@ -58,11 +58,6 @@ def main() -> int:
 
 def say(text: str) -> None:
     print(text, flush=True)
-
-
-def _quiet() -> None:
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of one side must not slow the other
 
 
 def _write(path: Path, machine: dict[str, Any], figures: list[Figure]) -> None:

@@ -37,7 +37,6 @@ class Peer:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, *paths))),
             "OMP_NUM_THREADS": str(cores()),
-            "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait must not take cores from the other side
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
         }

@@ -63,6 +63,8 @@ def run(options: Options, say: Say) -> list[Figure]:
             notes=(
                 f"{TASKS} tasks × {GROUP_SIZE} episodes of qa_decompose, {IN_FLIGHT} in flight; "
                 f"llm turns {told(theirs, 'requests', 0)}, response tokens {told(mine, 'tokens', 0)}",
+                f"share of prompt tokens found in the prefix cache: ours {told(mine, 'cached', 2)}, "
+                f"peer {told(theirs, 'cached', 2)}",
                 f"seconds: ours {told(mine, 'seconds', 2)}, in {told(mine, 'engine_busy', 2)} of them the "
                 f"engine had a request; peer {told(theirs, 'seconds', 2)}",
                 noise_of(mine, theirs),
@@ -88,12 +90,12 @@ class _Bench:
         context = Context(pair, Quiet(), self.runner.fleet)
         tasks = store.sinks(sample)["tasks"].ref(sample.run({}, store.sinks(sample), context).parts["tasks"])
         _in_engine(self.engine, _forget_prefixes)
-        busy = ray.get(self.engine.stats.remote())["seconds_busy"]
+        before = ray.get(self.engine.stats.remote())
         started = time.monotonic()
         sinks = store.sinks(rollout)
         result = rollout.run({"tasks": tasks}, sinks, context)
         seconds = time.monotonic() - started
-        busy = ray.get(self.engine.stats.remote())["seconds_busy"] - busy
+        after = ray.get(self.engine.stats.remote())
         if result.metrics["episodes_failed"]:
             raise RuntimeError(f"{result.metrics['episodes_failed']:.0f} episodes failed: {result.notes}")
         self.episodes = requests_of(sinks["turns"].ref(result.parts["turns"]))
@@ -102,7 +104,8 @@ class _Bench:
             "tokens_per_second": tokens / seconds,
             "tokens": tokens,
             "seconds": seconds,
-            "engine_busy": busy,
+            "engine_busy": after["seconds_busy"] - before["seconds_busy"],
+            "cached": (after["cached_tokens"] - before["cached_tokens"]) / result.metrics["prompt_tokens"],
         }
 
     def theirs(self, pair: int) -> dict[str, float]:
@@ -112,6 +115,7 @@ class _Bench:
             "tokens": answer["tokens"],
             "seconds": answer["seconds"],
             "requests": answer["requests"],
+            "cached": answer["cached_tokens"] / answer["prompt_tokens"],
         }
 
 
@@ -147,34 +151,37 @@ async def _feed(server: Any, episodes: list[Episode], in_flight: int) -> dict[st
 
     slots = asyncio.Semaphore(in_flight)
 
-    async def ask(name: str, turn: dict[str, Any]) -> int:
+    counts = dict.fromkeys(("requests", "prompt_tokens", "cached_tokens", "tokens"), 0)
+
+    async def ask(name: str, turn: dict[str, Any]) -> None:
         prompt = tokens_input(turn["prompt_token_ids"])
         async for output in server.engine.generate(prompt, _parameters(turn), name):
             final = output
-        return len(final.outputs[0].token_ids)
+        counts["requests"] += 1
+        counts["prompt_tokens"] += len(turn["prompt_token_ids"])
+        counts["cached_tokens"] += final.num_cached_tokens or 0
+        counts["tokens"] += len(final.outputs[0].token_ids)
 
-    async def play(number: int, turns: Episode) -> int:
+    async def play(number: int, turns: Episode) -> None:
         async with slots:
-            over: dict[int, asyncio.Task[int]] = {}
+            over: dict[int, asyncio.Task[None]] = {}
 
-            async def one(turn: dict[str, Any]) -> int:
+            async def one(turn: dict[str, Any]) -> None:
                 await asyncio.gather(*(over[parent] for parent in turn["parents"]))
-                if turn["event"] != "llm":
-                    return 0
-                return await ask(f"peer-{number}-{turn['turn_index']}", turn)
+                if turn["event"] == "llm":
+                    await ask(f"peer-{number}-{turn['turn_index']}", turn)
 
             for turn in turns:
                 over[turn["turn_index"]] = asyncio.create_task(one(turn))
-            return sum(await asyncio.gather(*over.values()))
+            await asyncio.gather(*over.values())
 
     await _forget_prefixes(server)
     started = time.monotonic()
-    tokens = sum(await asyncio.gather(*(play(i, turns) for i, turns in enumerate(episodes))))
+    await asyncio.gather(*(play(i, turns) for i, turns in enumerate(episodes)))
     seconds = time.monotonic() - started
     expected = sum(len(turn["response_token_ids"] or ()) for turns in episodes for turn in turns)
-    assert tokens == expected, f"the peer decoded {tokens} tokens instead of {expected}"
-    requests = sum(turn["event"] == "llm" for turns in episodes for turn in turns)
-    return {"tokens": tokens, "seconds": seconds, "requests": requests}
+    assert counts["tokens"] == expected, f"the peer decoded {counts['tokens']} tokens instead of {expected}"
+    return {**counts, "seconds": seconds}
 
 
 def _parameters(turn: dict[str, Any]) -> Any:
