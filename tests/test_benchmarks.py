@@ -56,7 +56,7 @@ def test_sides_take_turns_and_the_warm_up_is_not_counted():
 
 def test_a_peer_that_ends_is_reported_with_its_last_words(tmp_path: Path):
     with (
-        pytest.raises(PeerDied, match="No module named tests.benchmarks.nobody"),
+        pytest.raises(PeerDied, match=r"No module named tests\.benchmarks\.nobody"),
         peer("tests.benchmarks.nobody", {}, tmp_path / "log"),
     ):
         pass
