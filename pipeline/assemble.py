@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.mlflow_store import tracking_uri
-from pipeline.settings import ModelSection, Settings
+from pipeline.settings import Settings
+from pipeline.sharing import fill_sharing, model_map
 from rewards.loading import load_credit, load_reward
 from rewards.scoring import WeightedReward, WeightedRewards
 from stages.base import Stage, check_chain
@@ -29,7 +30,7 @@ from stages.sample import SampleStage
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
-from workflows.errors import UsageError, did_you_mean
+from workflows.errors import UsageError
 from workflows.graph import Workflow
 from workflows.loading import load_workflow
 from workflows.models import Model, ModelMap
@@ -94,91 +95,6 @@ def assemble(settings: Settings) -> Plan:
         fingerprints=_fingerprints(settings, stages),
         identity=_identity(settings, tasks),
     )
-
-
-def fill_sharing(settings: Settings, roles: list[str]) -> Settings:
-    """`settings` with the `model` of every role filled in, and [sharing] resolved into [models]."""
-    if unknown := sorted(set(settings.roles) - set(roles)):
-        raise UsageError(
-            f"[roles.{unknown[0]}]: workflow {settings.workflow.use!r} has no such role"
-            f"{did_you_mean(unknown[0], roles)}; its roles: {', '.join(roles)}"
-        )
-    if settings.sharing is None:
-        return _with_roles(settings, _declared(settings, roles), settings.models)
-    if len(settings.models) != 1:
-        raise UsageError(
-            f"[sharing] needs exactly one [models.<id>] as the pattern of all models, got "
-            f"{', '.join(settings.models)}; without [sharing], give each role its model"
-        )
-    if named := [r for r, s in settings.roles.items() if s.model is not None]:
-        raise UsageError(f"[sharing] says which model each role has; remove model from [roles.{named[0]}]")
-    pattern_id, pattern = next(iter(settings.models.items()))
-    of_role = _shared_out(settings, roles, pattern_id)
-    models = dict.fromkeys(dict.fromkeys(of_role[r] for r in roles), pattern)
-    return _with_roles(settings, of_role, models)
-
-
-def _declared(settings: Settings, roles: list[str]) -> dict[str, str]:
-    of_role = {}
-    only = next(iter(settings.models)) if len(settings.models) == 1 else None
-    for role in roles:
-        section = settings.roles.get(role)
-        model = (section.model if section else None) or only
-        if model is None:
-            raise UsageError(
-                f"role {role!r} has no model and there are {len(settings.models)} to choose from; add "
-                f'[roles.{role}] model = "{next(iter(settings.models), "team")}", or use [sharing]'
-            )
-        of_role[role] = model
-    return of_role
-
-
-def _shared_out(settings: Settings, roles: list[str], pattern_id: str) -> dict[str, str]:
-    sharing = settings.sharing
-    assert sharing is not None
-    if (sharing.regime is None) == (not sharing.groups):
-        raise UsageError('[sharing]: give either regime = "full" or "separate", or groups = {name = [roles]}')
-    if sharing.regime == "full":
-        return dict.fromkeys(roles, pattern_id)
-    if sharing.regime == "separate":
-        return {role: role for role in roles}
-    of_role: dict[str, str] = {}
-    for group, members in sharing.groups.items():
-        for role in members:
-            if role not in roles:
-                raise UsageError(
-                    f"[sharing] groups.{group}: no role {role!r}{did_you_mean(role, roles)}; "
-                    f"roles: {', '.join(roles)}"
-                )
-            if role in of_role:
-                raise UsageError(f"[sharing] role {role!r} is in groups {of_role[role]!r} and {group!r}")
-            of_role[role] = group
-    if left := [r for r in roles if r not in of_role]:
-        raise UsageError(f"[sharing] groups leave out role {left[0]!r}; put it into a group")
-    return of_role
-
-
-def _with_roles(
-    settings: Settings, of_role: Mapping[str, str], models: Mapping[str, ModelSection]
-) -> Settings:
-    from pipeline.settings import RoleSection
-
-    sections = {
-        role: settings.roles.get(role, RoleSection()).model_copy(update={"model": model})
-        for role, model in of_role.items()
-    }
-    return settings.model_copy(update={"roles": sections, "models": dict(models), "sharing": None})
-
-
-def model_map(settings: Settings) -> ModelMap:
-    models = {
-        model_id: Model(model_id, base_id=model_id, checkpoint=m.checkpoint, trainable=m.train)
-        for model_id, m in settings.models.items()
-    }
-    mapped = ModelMap(models, {role: str(s.model) for role, s in settings.roles.items()})
-    if not mapped.trainable:
-        raise UsageError("every model has train = false, so there is nothing to train; set one to true")
-    return mapped
 
 
 def role_settings(settings: Settings, workflow: Workflow) -> dict[str, RoleSettings]:
@@ -419,6 +335,3 @@ def source_hash(use: str) -> str | None:
         return None
     with open(file, "rb") as source:
         return hashlib.blake2b(source.read(), digest_size=16).hexdigest()
-
-
-__all__ = ["Plan", "assemble", "fill_sharing", "model_map", "weighted_rewards"]
