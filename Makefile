@@ -3,12 +3,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEFAULT_MODEL := smollm2-135m-instruct
 
-.PHONY: iteration test lint test-fast bench ui setup model lock clean
+.PHONY: iteration test lint test-fast bench learn ui setup sandbox model lock clean
 
 iteration: model
 	$(BIN)/python -m pipeline run iteration
 
-setup: .venv/installed
+setup: .venv/installed sandbox
+
+# What untrusted code runs in. Where it can't be installed from here, `check` says what to do, and
+# workflows that run code are refused.
+sandbox:
+	@command -v bwrap >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap; } >/dev/null 2>&1 \
+	      || echo "note: bubblewrap could not be installed; workflows that run code will be refused"; \
+	  else \
+	    echo "note: bubblewrap is not installed; workflows that run code need it (Debian: apt install bubblewrap)"; \
+	  fi; }
 
 .venv/installed: requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Cadre is locked for Python 3.11, {sys.executable} is {v[0]}.{v[1]}; install 3.11 and run: make PYTHON=/path/to/python3.11") if v != (3, 11) else None'
@@ -35,6 +46,9 @@ test-fast: lint
 
 bench: model .bench-site/.installed
 	$(BIN)/python -m tests.benchmarks
+
+learn: model
+	$(BIN)/python -m tests.learning
 
 # the peer that one benchmark compares with; never on the path of anything else
 .bench-site/.installed: requirements/bench.txt | setup

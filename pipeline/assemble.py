@@ -8,34 +8,44 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipeline.algorithm import Algorithm, algorithms, frozen_roles, leave_out_silent
+from pipeline.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.mlflow_store import tracking_uri
-from pipeline.settings import Settings
+from pipeline.settings import DataPath, ModelSection, RewardSection, Settings
 from pipeline.sharing import fill_sharing, model_map
-from rewards.loading import load_credit, load_reward
+from pipeline.training_settings import OPTIMIZER_KEYS
+from rewards.base import Credit
+from rewards.loading import load_credit, load_reward, reward_takes
 from rewards.scoring import WeightedReward, WeightedRewards
+from stages.adapters import AdapterSpec, adapter_parameters
+from stages.advantage import AdvantageStage
 from stages.base import Stage, check_chain
 from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
-from stages.engines.server import check_spec, resolve_kind
+from stages.engines.openai import tokenizer_folder
+from stages.engines.openai_endpoint import PACE
+from stages.engines.server import REMOTE, check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
 from stages.reward import RewardStage
 from stages.rollout import RolloutStage
 from stages.sample import SampleStage
+from stages.score import ScoreStage
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
-from workflows.errors import UsageError
-from workflows.graph import Workflow
-from workflows.loading import load_workflow
+from workflows.errors import UsageError, did_you_mean
+from workflows.loading import load_workflow, workflow_takes
 from workflows.models import Model, ModelMap
 from workflows.play import PlayLimits
 from workflows.roles import RoleSettings
+from workflows.script import AnyWorkflow
+from workflows.tools.code.isolation import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +53,13 @@ class Plan:
     """All that a run needs, checked."""
 
     settings: Settings
-    workflow: Workflow
+    workflow: AnyWorkflow
     models: ModelMap
     tasks: LoadedTasks
     checkpoints: Mapping[str, CheckpointInfo]  # by model id; none for scripted engines
     engine_specs: Mapping[str, EngineSpec]
     trainer_specs: Mapping[str, TrainerSpec]
+    algorithms: Mapping[str, Algorithm]  # by id of the models that are trained
     player_spec: PlayerSpec
     stages: tuple[Stage, ...]
     fingerprints: Mapping[str, Mapping[str, Any]]  # by stage name
@@ -61,26 +72,25 @@ def assemble(settings: Settings) -> Plan:
     Raises:
         UsageError: the first thing that can't work, with what to do.
     """
-    workflow = load_workflow(settings.workflow.use, settings.workflow.options)
+    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
     settings = fill_sharing(settings, list(workflow.roles))
     models = model_map(settings)
     roles = role_settings(settings, workflow)
-    tasks = load_tasks(
-        settings.data.path,
-        format=settings.data.format,
-        columns=settings.data.columns or None,
-        max_bad_share=settings.data.max_bad_share,
-    )
+    tasks = _load_tasks(settings, settings.data.path)
     choose(tasks.tasks, settings.data.split, settings.run.seed, 0, settings.data.tasks_per_iteration)
     for tool in workflow.tools.values():
         if check := getattr(tool, "check", None):
             check()
     engine_specs, checkpoints = _engines(settings, models)
-    trainer_specs = {m.model_id: _trainer(settings, m, engine_specs) for m in models.trainable}
+    method = _credit(settings)
+    learn = algorithms(settings, method, _response_limits(settings, workflow))
+    trainer_specs = {
+        m.model_id: _trainer(settings, m, engine_specs, learn[m.model_id]) for m in models.trainable
+    }
     player_spec = _player(settings, models, roles)
     if settings.tracking.uri != "none":
         tracking_uri(settings.tracking.uri, settings.run.root)
-    stages = _stages(settings, workflow, models, tasks)
+    stages = _stages(settings, workflow, models, tasks, method, learn)
     check_chain(stages)
     return Plan(
         settings=settings,
@@ -90,14 +100,51 @@ def assemble(settings: Settings) -> Plan:
         checkpoints=checkpoints,
         engine_specs=engine_specs,
         trainer_specs=trainer_specs,
+        algorithms=learn,
         player_spec=player_spec,
         stages=tuple(stages),
-        fingerprints=_fingerprints(settings, stages),
+        fingerprints=_fingerprints(settings, stages, learn),
         identity=_identity(settings, tasks),
     )
 
 
-def role_settings(settings: Settings, workflow: Workflow) -> dict[str, RoleSettings]:
+def assemble_evaluation(plan: Plan) -> EvaluationPlan:
+    """What evaluations of this plan's team need, checked like the plan itself.
+
+    Raises:
+        UsageError: [evaluate] does not fit the data, the rewards or the roles.
+    """
+    settings, section = plan.settings, plan.settings.evaluate
+    tasks = plan.tasks if section.path is None else _load_tasks(settings, section.path)
+    metrics = weighted_rewards(settings, plan.workflow, metric_sections(settings))
+    return evaluation_plan(settings, metrics, tasks, plan.player_spec)
+
+
+def workflow_options(settings: Settings) -> dict[str, Any]:
+    """The workflow's options, with the sandbox where it takes one and was given none."""
+    options = dict(settings.workflow.options)
+    if workflow_takes(settings.workflow.use, "sandbox"):
+        options.setdefault("sandbox", sandbox_of(settings))
+    return options
+
+
+def sandbox_of(settings: Settings) -> Sandbox:
+    """[sandbox] for those who run programs. It belongs to the machine, so no stage depends on it."""
+    return Sandbox(**settings.sandbox.model_dump())
+
+
+def _load_tasks(settings: Settings, path: DataPath) -> LoadedTasks:
+    return load_tasks(
+        path,
+        format=settings.data.format,
+        columns=settings.data.columns or None,
+        max_bad_share=settings.data.max_bad_share,
+        public_tests=settings.data.public_tests,
+        limit=settings.data.limit,
+    )
+
+
+def role_settings(settings: Settings, workflow: AnyWorkflow) -> dict[str, RoleSettings]:
     """What each role samples with. Training refuses sampling whose logprobs would not be the policy's."""
     out = {}
     for role, section in settings.roles.items():
@@ -138,12 +185,15 @@ def _check_training_sampling(role: str, temperature: float, top_p: float, top_k:
 
 
 def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec], dict[str, CheckpointInfo]]:
-    specs, infos = {}, {}
+    specs: dict[str, EngineSpec] = {}
+    infos: dict[str, CheckpointInfo] = {}
     for model in models.models.values():
         section = settings.models[model.model_id]
         kind = resolve_kind(section.engine)
         folder = ""
-        if kind != "scripted" or model.trainable:
+        if kind == REMOTE:
+            folder = _behind_api(model, section.engine_options)
+        elif kind != "scripted" or model.trainable:
             folder = resolve_checkpoint(section.checkpoint)
             info = infos[model.model_id] = describe_checkpoint(folder)
             if info.max_positions and section.max_model_len > info.max_positions:
@@ -151,6 +201,9 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
                     f"models.{model.model_id}.max_model_len = {section.max_model_len}, but the checkpoint "
                     f"{section.checkpoint!r} knows {info.max_positions} positions; lower it"
                 )
+        adapters = dict(specs[model.base_id].adapters) if model.base_id in specs else {}
+        if model.adapter is not None:
+            adapters[model.model_id] = _adapter(model, folder)
         specs[model.base_id] = EngineSpec(
             base_id=model.base_id,
             kind=kind,
@@ -164,9 +217,29 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
             num_threads=_threads_of_an_engine(settings, models),
             seed=settings.run.seed,
             options=section.engine_options,
+            template_options=section.template_options,
+            adapters=adapters,
         )
         check_spec(specs[model.base_id])
     return specs, infos
+
+
+def _adapter(model: Model, folder: str) -> AdapterSpec:
+    """How a model's adapter is made, checked against its base."""
+    adapter = AdapterSpec(**(model.adapter or {}))
+    adapter_parameters(adapter, folder, f"models.{model.model_id}.adapter.targets")
+    return adapter
+
+
+def _behind_api(model: Model, options: Mapping[str, Any]) -> str:
+    """The folder of the tokenizer that counts prompts for an API, or nothing."""
+    if model.trainable:
+        raise UsageError(
+            f'models.{model.model_id} has engine = "openai" and train = true, but a model behind an API has '
+            f"no weights here that could be trained; set models.{model.model_id}.train = false, or give it a "
+            "checkpoint and another engine"
+        )
+    return tokenizer_folder(options, f"models.{model.model_id}")
 
 
 def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
@@ -176,20 +249,31 @@ def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
     for each other at every layer: three engines of two threads on two cores sample 3 tokens/s
     together, where one alone samples 200.
     """
-    cpu_engines = {m.base_id for m in models.models.values() if not settings.models[m.model_id].num_gpus}
+    cpu_engines = {
+        m.base_id
+        for m in models.models.values()
+        if not settings.models[m.model_id].num_gpus and settings.models[m.model_id].engine != REMOTE
+    }
     if len(cpu_engines) < 2 or settings.cluster.address != "local":
         return 0
     return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
 
 
-def _trainer(settings: Settings, model: Model, engines: Mapping[str, EngineSpec]) -> TrainerSpec:
+def _trainer(
+    settings: Settings, model: Model, engines: Mapping[str, EngineSpec], algorithm: Algorithm
+) -> TrainerSpec:
     trainer, ppo = settings.models[model.model_id].trainer, settings.ppo_of(model.model_id)
     return TrainerSpec(
         model_id=model.model_id,
         base_id=model.base_id,
         checkpoint=engines[model.base_id].checkpoint,
+        adapter=engines[model.base_id].adapters.get(model.model_id),
         **trainer.model_dump(),
-        **ppo.model_dump(exclude={"mini_batches", "micro_batch_tokens"}),
+        **ppo.model_dump(include=set(OPTIMIZER_KEYS)),
+        loss=algorithm.loss,
+        schedule=algorithm.schedule,
+        critic=algorithm.critic,
+        reference=algorithm.reference,
         seed=settings.run.seed,
     )
 
@@ -205,7 +289,7 @@ def _player(settings: Settings, models: ModelMap, roles: Mapping[str, RoleSettin
     )
     return PlayerSpec(
         use=settings.workflow.use,
-        options=settings.workflow.options,
+        options=workflow_options(settings),
         models=models,
         roles=roles,
         limits=limits,
@@ -214,60 +298,123 @@ def _player(settings: Settings, models: ModelMap, roles: Mapping[str, RoleSettin
     )
 
 
-def _stages(settings: Settings, workflow: Workflow, models: ModelMap, tasks: LoadedTasks) -> list[Stage]:
+def _credit(settings: Settings) -> Credit:
+    method = load_credit(settings.credit_method, settings.credit.options)
+    check = getattr(method, "check", None)
+    if check and settings.advantage.use == "from_credit":
+        check(group_size=settings.rollout.group_size)
+    return method
+
+
+def _response_limits(settings: Settings, workflow: AnyWorkflow) -> dict[str, int]:
+    """By role: the most tokens that an answer may have."""
+    return {
+        role: section.max_response_tokens or workflow.roles[role].max_response_tokens
+        for role, section in settings.roles.items()
+    }
+
+
+def _stages(
+    settings: Settings,
+    workflow: AnyWorkflow,
+    models: ModelMap,
+    tasks: LoadedTasks,
+    method: Credit,
+    learn: Mapping[str, Algorithm],
+) -> list[Stage]:
     data, rollout = settings.data, settings.rollout
-    method = load_credit(settings.credit.use, settings.credit.options)
-    if check := getattr(method, "check", None):
-        check(group_size=rollout.group_size)
     sample = SampleStage(
         tasks=tasks.tasks,
         split=data.split,
         seed=settings.run.seed,
         tasks_per_iteration=data.tasks_per_iteration,
         tasks_per_shard=rollout.tasks_per_shard,
+        always_first=data.always_first,
+        remarks=tuple(tasks.remarks),
     )
-    specs = tuple(_partition_spec(settings, m) for m in models.trainable)
+    specs = tuple(_partition_spec(settings, m.model_id) for m in models.trainable)
     return [
         sample,
         RolloutStage(rollout.group_size, rollout.max_in_flight, rollout.max_failed_share),
-        RewardStage(weighted_rewards(settings, workflow), settings.credit.truncated),
-        CreditStage(method),
-        PartitionStage(specs),
-        *(UpdateStage(m) for m in models.trainable),
+        RewardStage(weighted_rewards(settings, workflow, settings.rewards), settings.credit.truncated),
+        CreditStage(method, leave_out_silent(settings)),
+        PartitionStage(specs, frozen_roles(settings)),
+        *_update_stages(models, learn),
     ]
 
 
-def _partition_spec(settings: Settings, model: Model) -> PartitionSpec:
-    ppo = settings.ppo_of(model.model_id)
+def _update_stages(models: ModelMap, learn: Mapping[str, Algorithm]) -> list[Stage]:
+    """Scores where they are needed, token advantages where they differ from the turns', and the updates."""
+    trained = [m.model_id for m in models.trainable]
+    scores = [ScoreStage(m, learn[m].needs) for m in trained if learn[m].needs]
+    tokens = tuple(learn[m].tokens for m in trained)
+    advantage = [AdvantageStage(tokens)] if any(t.does_something for t in tokens) else []
+    updates = [
+        UpdateStage(m, advantages=bool(advantage), scores=bool(learn[m.model_id].needs))
+        for m in models.trainable
+    ]
+    return [*scores, *advantage, *updates]
+
+
+def _partition_spec(settings: Settings, model_id: str) -> PartitionSpec:
+    ppo = settings.ppo_of(model_id)
     return PartitionSpec(
-        model_id=model.model_id,
-        ranks=settings.models[model.model_id].trainer.ranks,
+        model_id=model_id,
+        ranks=settings.models[model_id].trainer.ranks,
         mini_batches=ppo.mini_batches,
         micro_batch_tokens=ppo.micro_batch_tokens,
         seed=settings.run.seed,
+        shared_prefix=settings.models[model_id].trainer.shared_prefix,
     )
 
 
-def weighted_rewards(settings: Settings, workflow: Workflow) -> WeightedRewards:
-    """The configured rewards with their weights; the workflow and the roles give the obvious options."""
+def weighted_rewards(
+    settings: Settings, workflow: AnyWorkflow, sections: Sequence[RewardSection]
+) -> WeightedRewards:
+    """Rewards with their weights; the workflow and the roles give the obvious options."""
     items = []
-    for section in settings.rewards:
+    for section in sections:
         name = section.name or section.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
         options = dict(section.options)
         if section.use == "format":
             options.setdefault("weights", {r: s.format_weight for r, s in settings.roles.items()})
-        if section.use == "token_f1" and workflow.answer_step:
+        if workflow.answer_step and reward_takes(section.use, "answer_step"):
             options.setdefault("answer_step", workflow.answer_step)
-        items.append(WeightedReward(name, section.weight, load_reward(section.use, options)))
+        if reward_takes(section.use, "sandbox"):
+            options.setdefault("sandbox", sandbox_of(settings))
+        roles = _named(f"reward {name!r}: roles", section.roles, workflow.roles)
+        steps = _named(f"reward {name!r}: steps", section.steps, workflow.order)
+        reward = load_reward(section.use, options)
+        if check := getattr(reward, "check", None):
+            check()
+        items.append(WeightedReward(name, section.weight, reward, roles, steps))
     return WeightedRewards(tuple(items))
 
 
-def _fingerprints(settings: Settings, stages: list[Stage]) -> dict[str, dict[str, Any]]:
+def _named(what: str, names: Sequence[str] | None, known: Collection[str]) -> frozenset[str] | None:
+    """Names of the workflow that settings single out; None: all of them."""
+    if names is None:
+        return None
+    if not names:
+        raise UsageError(f"{what} is an empty list, so it would go to nobody; remove it, or name some")
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{what} names {name!r}, which the workflow does not have{did_you_mean(name, known)}; "
+                f"it has: {', '.join(known)}"
+            )
+    return frozenset(names)
+
+
+def _fingerprints(
+    settings: Settings, stages: list[Stage], learn: Mapping[str, Algorithm]
+) -> dict[str, dict[str, Any]]:
     """What each stage's result depends on beside its inputs. Throughput settings are left out."""
     dump = settings.model_dump(mode="json")
     rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
     models = {
-        m: {k: v for k, v in s.items() if k not in {"trainer", "ppo"}} for m, s in dump["models"].items()
+        m: _without_pace({k: v for k, v in s.items() if k not in {"trainer", "ppo"}})
+        for m, s in dump["models"].items()
     }
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
@@ -291,34 +438,63 @@ def _fingerprints(settings: Settings, stages: list[Stage]) -> dict[str, dict[str
             "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
             "truncated": settings.credit.truncated,
         },
-        "credit": {"credit": dump["credit"], "source": source_hash(settings.credit.use)},
-        "partition": {
-            m: {"ranks": settings.models[m].trainer.ranks, "ppo": settings.ppo_of(m).model_dump(mode="json")}
-            for m in settings.models
+        "credit": {
+            "credit": {**dump["credit"], "use": settings.credit_method},
+            "source": source_hash(settings.credit_method),
         },
+        "partition": {
+            "models": {m: asdict(_partition_spec(settings, m)) for m in learn},
+            "frozen_roles": sorted(frozen_roles(settings)),
+        },
+        "advantage": {m: asdict(algorithm.tokens) for m, algorithm in learn.items()},
     }
     for stage in stages:
-        if stage.name.startswith("update/"):
-            model_id = stage.name.removeprefix("update/")
-            fingerprints[stage.name] = {
+        kind, _, model_id = stage.name.partition("/")
+        if kind not in ("score", "update"):
+            continue
+        algorithm = learn[model_id]
+        fingerprints[stage.name] = {
+            "trainer": settings.models[model_id].trainer.model_dump(mode="json"),
+            "weights": _weights_of(settings.models[model_id]),
+            "needs": sorted(algorithm.needs),
+            "critic": asdict(algorithm.critic) if algorithm.critic else None,
+            "reference": asdict(algorithm.reference) if algorithm.reference else None,
+        }
+        if kind == "update":
+            fingerprints[stage.name] |= {
                 "ppo": settings.ppo_of(model_id).model_dump(mode="json"),
-                "trainer": settings.models[model_id].trainer.model_dump(mode="json"),
-                "checkpoint": settings.models[model_id].checkpoint,
+                "loss": asdict(algorithm.loss),
+                "loss_source": source_hash(algorithm.loss.name),
             }
     return fingerprints
 
 
+def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
+    """A model's settings without how fast an API is asked, and with which key."""
+    if section["engine"] != REMOTE:
+        return section
+    options = {k: v for k, v in section["engine_options"].items() if k not in PACE}
+    return {**section, "engine_options": options}
+
+
 def _identity(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
     """What a run is: another workflow, model, model map, data or seed is another run."""
-    rows = hashlib.blake2b("".join(tasks.tasks["row_hash"].to_pylist()).encode(), digest_size=16)
     return {
         "workflow": settings.workflow.model_dump(mode="json"),
-        "models": {m: s.checkpoint for m, s in settings.models.items()},
+        "models": {m: _weights_of(s) for m, s in settings.models.items()},
         "roles": {r: s.model for r, s in settings.roles.items()},
-        "data": {"path": settings.data.path, "split": settings.data.split, "rows": rows.hexdigest()},
+        "data": {"path": settings.data.path, "split": settings.data.split, "rows": tasks.fingerprint},
         "tasks_per_iteration": settings.data.tasks_per_iteration,
         "seed": settings.run.seed,
     }
+
+
+def _weights_of(section: ModelSection) -> str | dict[str, Any]:
+    if section.engine == REMOTE:
+        return f"{REMOTE}:{section.engine_options.get('model')}"
+    if section.adapter is not None:
+        return {"checkpoint": section.checkpoint, "adapter": section.adapter.model_dump(mode="json")}
+    return section.checkpoint
 
 
 def source_hash(use: str) -> str | None:

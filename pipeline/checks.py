@@ -7,12 +7,17 @@ import os
 from collections import Counter
 from typing import Any
 
-from pipeline.assemble import Plan
+from pipeline.assemble import Plan, sandbox_of
 from pipeline.store import Run, differences, package_versions, plain
+from stages.engines.openai import endpoint_of
+from stages.engines.server import REMOTE
 from stages.engines.server import memory_estimate as engine_memory
-from stages.training.spec import activation_estimate
+from stages.training.spec import activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
+from workflows.data.rejects import report as reject_report
 from workflows.draw import text_lines
+from workflows.errors import UsageError
+from workflows.tools.code.isolation import find_isolation
 
 DRIVER_GIB = 1.0  # this process, Ray's own, players and Ray Data's workers
 
@@ -22,7 +27,7 @@ def report(plan: Plan) -> dict[str, Any]:
     settings = plan.settings
     episodes = settings.data.tasks_per_iteration * settings.rollout.group_size
     memory = memory_report(plan)
-    problems = [p for p in (memory_problem(plan), _run_problem(plan)) if p]
+    problems = [p for p in (memory_problem(plan), key_problem(plan), _run_problem(plan)) if p]
     return {
         "run": {"name": settings.run.name, "root": settings.run.root, "state": run_state(plan)},
         "workflow": {
@@ -35,15 +40,24 @@ def report(plan: Plan) -> dict[str, Any]:
         "data": {
             "path": settings.data.path,
             "splits": dict(sorted(Counter(plan.tasks.tasks["split"].to_pylist()).items())),
+            "formats": list(plan.tasks.formats),
             "rejected_rows": len(plan.tasks.rejects),
+            "rejects": reject_report(plan.tasks.rejects),
+            "notes": dict(plan.tasks.notes),
             "per_iteration": f"{settings.data.tasks_per_iteration} tasks × {settings.rollout.group_size} = "
             f"{episodes} episodes",
+        },
+        "learning": {
+            "credit": settings.credit_method,
+            "advantage": settings.advantage.use,
+            "models": {m: a.described for m, a in plan.algorithms.items()},
         },
         "stages": [
             {"stage": s.name, "reads": sorted(s.inputs), "writes": sorted(s.outputs)} for s in plan.stages
         ],
         "memory_gib": memory,
         "machine": machine(),
+        "sandbox": sandbox(plan),
         "problems": problems,
     }
 
@@ -59,7 +73,15 @@ def report_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"model     {model_id}: {model}")
     splits = ", ".join(f"{split} {count}" for split, count in data["splits"].items())
     rejected = f", {data['rejected_rows']} rows rejected" if data["rejected_rows"] else ""
-    lines.append(f"data      {data['path']}: {splits}{rejected}; an iteration is {data['per_iteration']}")
+    formats = " and ".join(data["formats"])
+    lines.append(
+        f"data      {data['path']} ({formats}): {splits}{rejected}; an iteration is {data['per_iteration']}"
+    )
+    lines += [f"            rejected: {line}" for line in data["rejects"]]
+    lines += [f"            {count} {note}" for note, count in data["notes"].items()]
+    learning = found["learning"]
+    lines.append(f"learning  credit {learning['credit']}, advantage {learning['advantage']}")
+    lines += [f"            {model}: {words}" for model, words in learning["models"].items()]
     for stage in found["stages"]:
         reads = ", ".join(stage["reads"]) or "settings"
         lines.append(f"stage     {stage['stage']}: {reads} → {', '.join(stage['writes'])}")
@@ -68,6 +90,7 @@ def report_lines(found: dict[str, Any]) -> list[str]:
         f"memory    about {memory['total']:.1f} GiB ({parts}); available {memory['available']:.1f} GiB"
     )
     lines.append("machine   " + ", ".join(f"{k} {v}" for k, v in found["machine"].items()))
+    lines.append(f"sandbox   {found['sandbox']}")
     lines += [f"problem   {p}" for p in found["problems"]] or ["ok        nothing stands in the way"]
     return lines
 
@@ -79,11 +102,14 @@ def memory_report(plan: Plan) -> dict[str, float]:
     parts: dict[str, float] = {}
     training = 0.0  # one trainer works at a time
     for base_id, spec in plan.engine_specs.items():
-        parts[f"engine {base_id}"] = engine_memory(spec)
+        if spec.kind != REMOTE:
+            parts[f"engine {base_id}"] = engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
         tokens = plan.settings.ppo_of(model_id).micro_batch_tokens
         parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters)
+        if trainer.adapter is not None:
+            parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
         training = max(training, activation_estimate(trainer, info.parameters, tokens))
     parts["a training step"] = training
     parts["object store"] = plan.settings.cluster.object_store_gib
@@ -104,6 +130,24 @@ def memory_problem(plan: Plan) -> str | None:
         f"available; the largest part is {largest[1]!r} with {largest[0]:.1f} GiB; share a model between "
         "roles, or lower kv_cache_gib, trainer.ranks or ppo.micro_batch_tokens"
     )
+
+
+def key_problem(plan: Plan) -> str | None:
+    """One sentence where the key of an API is missing here; None on a cluster, whose nodes have their own."""
+    if plan.settings.cluster.address != "local":
+        return None
+    for spec in plan.engine_specs.values():
+        if spec.kind == REMOTE:
+            try:
+                endpoint_of(spec).key()
+            except UsageError as error:
+                return f"models.{spec.base_id}: {error}"
+    return None
+
+
+def start_problem(plan: Plan) -> str | None:
+    """The first reason why nothing of this plan can start on this machine now."""
+    return memory_problem(plan) or key_problem(plan)
 
 
 def run_state(plan: Plan) -> str:
@@ -135,6 +179,8 @@ def _run_problem(plan: Plan) -> str | None:
 def _model(plan: Plan, model_id: str) -> str:
     model = plan.models.models[model_id]
     spec = plan.engine_specs[model.base_id]
+    if spec.kind == REMOTE:
+        return f"{endpoint_of(spec).described}; through its API, never trained"
     info = plan.checkpoints.get(model_id)
     what = (
         f"{model.checkpoint} ({info.architecture}, {info.parameters / 1e6:.0f} M)" if info else "no weights"
@@ -142,6 +188,9 @@ def _model(plan: Plan, model_id: str) -> str:
     if model_id not in plan.trainer_specs:
         return f"{what}, engine {spec.kind}, frozen"
     trainer, ppo = plan.trainer_specs[model_id], plan.settings.ppo_of(model_id)
+    if adapter := trainer.adapter:
+        what += f", adapter of rank {adapter.rank}"
+        what += f" on {model.base_id}" if model.base_id != model_id else ""
     return (
         f"{what}, engine {spec.kind}, trained by {trainer.ranks} rank(s), ZeRO {trainer.zero_stage}, "
         f"{trainer.precision}, learning rate {ppo.learning_rate:g}"
@@ -152,6 +201,14 @@ def available_gib() -> float:
     import psutil
 
     return float(psutil.virtual_memory().available) / 2**30
+
+
+def sandbox(plan: Plan) -> str:
+    """Which isolation this machine has for programs that a model wrote, or why it has none."""
+    try:
+        return find_isolation(sandbox_of(plan.settings)).description
+    except UsageError as error:
+        return f"none: {error}"
 
 
 def machine() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,6 +26,7 @@ Set = Annotated[
     typer.Option("--set", help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable)."),
 ]
 RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
+Grades = Literal["qa", "math", "code"]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -52,6 +53,55 @@ def run_iteration(
     jobs.run_iteration(config, set_ or [], new=new, dry_run=dry_run)
 
 
+@run_app.command("train")
+def run_train(
+    iterations: Annotated[
+        int, typer.Option("--iterations", "-n", min=1, help="How many iterations the run has at the end.")
+    ],
+    config: Config = "pipeline.toml",
+    set_: Set = None,
+    overfit: Annotated[
+        bool,
+        typer.Option("--overfit", help="Train on one group until it is solved: the first smoke test."),
+    ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new run, whatever the last one's state.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+) -> None:
+    """Run iterations one after another, with engines and trainers kept up. The same command goes on
+    where it was stopped; [evaluate] every = K evaluates on the way."""
+    from pipeline import jobs
+
+    jobs.train(config, set_ or [], iterations, overfit=overfit, new=new, dry_run=dry_run)
+
+
+@run_app.command("evaluate")
+def run_evaluate(config: Config = "pipeline.toml", set_: Set = None, as_json: Json = False) -> None:
+    """Evaluate the run that the settings name on [evaluate] split, at the weights that it has now."""
+    from pipeline import jobs
+
+    jobs.evaluate(config, set_ or [], as_json=as_json)
+
+
+@app.command()
+def export(
+    folder: Annotated[str, typer.Argument(help="The new folder to write.")],
+    run: Annotated[str, typer.Option("--run", "-r", help="A path, a URL, a name under the root.")] = "latest",
+    model: Annotated[str | None, typer.Option("--model", help="Default: the only one.")] = None,
+    version: Annotated[
+        str, typer.Option("--version", help="A number, `latest`, or `best` (of the evaluations).")
+    ] = "latest",
+    merge: Annotated[bool, typer.Option("--merge", help="Put an adapter into its base's weights.")] = False,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Write a trained model as a Hugging Face folder for transformers and vLLM; an adapter as PEFT does."""
+    from pipeline import jobs
+
+    jobs.export(run, root, folder, model=model, version=version, merge=merge, as_json=as_json)
+
+
 @app.command()
 def show(
     run: RunName = "latest",
@@ -76,6 +126,38 @@ def runs(
     from pipeline import jobs
 
     jobs.runs(root, as_json)
+
+
+@app.command("serve-retriever")
+def serve_retriever(
+    corpus: Annotated[str, typer.Option("--corpus", help="A built-in name or a .jsonl or .parquet file.")],
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; others than loopback are open to all.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+) -> None:
+    """Serve a corpus over HTTP to the retrievers of runs, until Ctrl-C."""
+    from pipeline.serve_retriever import serve
+
+    serve(corpus, host, port, lambda line: typer.echo(line))
+
+
+@app.command()
+def grade(
+    kind: Annotated[Grades, typer.Argument(help="What the lines hold.")],
+    file: Annotated[str, typer.Argument(help="JSON lines, or - for stdin.")],
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode", help="qa: strict, official_hotpot, official_squad; math: whole, number, none."
+        ),
+    ] = None,
+    sandbox: Annotated[str, typer.Option("--sandbox", help="code: auto, bwrap, none.")] = "auto",
+) -> None:
+    """Grade answers or programs: JSON lines in, the same lines with verdicts out, a summary on stderr."""
+    from pipeline.grade import grade
+
+    grade(kind, file, mode, sandbox)
 
 
 def main() -> None:

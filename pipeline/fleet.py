@@ -17,6 +17,7 @@ from stages.checkpoints import resolve_checkpoint
 from stages.engines.base import EngineSpec, Weights
 from stages.player import PlayerSpec, start_player
 from stages.tables import TableRef
+from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed
 from workflows.models import ModelMap
@@ -26,44 +27,53 @@ from workflows.models import ModelMap
 class Fleet:
     """Engines by base id, trainers by model id, players.
 
-    `version_of` says at which version a model is now (its newest finished update). `partition_of`
-    gives a stored partition of an earlier iteration, for redoing an update whose checkpoint is lost.
+    `version_of` says at which version a model is now (its newest finished update). `redo`
+    gives the stored tables of finished updates, for redoing those whose checkpoint is lost.
     """
 
     run: Run
     models: ModelMap
     engine_specs: Mapping[str, EngineSpec]
     trainer_specs: Mapping[str, TrainerSpec]
-    player_spec: PlayerSpec
+    player_specs: dict[str, PlayerSpec]  # by what they play for: "train", "evaluate"
     num_players: int
     checkpoint_every: int
     version_of: Callable[[str], int]
-    redo: Callable[[str, int], list[tuple[int, TableRef]]]  # (model, from version) → (iteration, partition)
+    redo: Callable[[str, int], list[tuple[int, dict[str, TableRef]]]]  # see `Runner.stored_updates`
     progress: Progress = field(default_factory=Quiet)
     _engines: dict[str, Any] = field(default_factory=dict)  # base_id → actor
-    _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient
+    _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient or OpenAIEngine
     _trainers: dict[str, Any] = field(default_factory=dict)  # model_id → TrainerGroup
-    _players: list[Any] = field(default_factory=list)
+    _players: dict[str, list[Any]] = field(default_factory=dict)  # by what they play for
     _last_trained: str | None = None
     _asleep: bool = False
 
-    def players(self) -> list[Any]:
+    def players(self, purpose: str = "train") -> list[Any]:
         """Players with every engine up, awake and at the newest weights."""
         self._start_engines()
         self._wake()
-        if not self._players:
-            self._players = [start_player(self.player_spec, self._clients) for _ in range(self.num_players)]
-        return self._players
+        if purpose not in self._players:
+            spec = self.player_specs[purpose]
+            self._players[purpose] = [start_player(spec, self._clients) for _ in range(self.num_players)]
+        return self._players[purpose]
+
+    def lend(self, purpose: str) -> Lent:
+        """This fleet for a rollout that is not training's."""
+        return Lent(self, purpose)
 
     def trainer(self, model_id: str) -> Any:
         """The trainer group of a model, at its newest version. Engines give their device memory back."""
         self._sleep()
-        if self._last_trained is not None and self._last_trained != model_id:
-            self._trainers[self._last_trained].release()
+        last = self._last_trained
+        if last is not None and self._base_of(last) != self._base_of(model_id):
+            self._trainers[last].release()
         if model_id not in self._trainers:
             self._trainers[model_id] = self._start_trainer(model_id)
         self._last_trained = model_id
         return self._trainers[model_id]
+
+    def _base_of(self, model_id: str) -> str:
+        return self.models.models[model_id].base_id
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
         return self.run.checkpoint_uri(model_id, version)
@@ -76,20 +86,21 @@ class Fleet:
         """Put new weights into the engine that serves them, if it is up; it starts with them if not."""
         import ray
 
-        base_id = self.models.models[weights.model_id].base_id
+        base_id = self._base_of(weights.model_id)
         if base_id not in self._engines:
             return
         self._wake()
         ray.get(self._engines[base_id].reload.remote(weights))
         self._clients[weights.model_id].set_version(weights.version)
         versions = {weights.model_id: weights.version}
-        ray.get([p.set_versions.remote(versions) for p in self._players])
+        players = [p for some in self._players.values() for p in some]
+        ray.get([p.set_versions.remote(versions) for p in players])
 
     def close(self) -> None:
         """Release everything; safe to call twice, and after any failure."""
         for group in self._trainers.values():
             group.close()
-        _kill(self._players)
+        _kill([p for some in self._players.values() for p in some])
         _kill(list(self._engines.values()))
         self._trainers.clear()
         self._last_trained = None
@@ -98,9 +109,11 @@ class Fleet:
         self._engines.clear()
 
     def _start_engines(self) -> None:
-        from stages.engines.server import connect, start_engine, wait_ready
+        from stages.engines.openai import OpenAIEngine
+        from stages.engines.server import REMOTE, connect, start_engine, wait_ready
 
-        missing = [base_id for base_id in self.engine_specs if base_id not in self._engines]
+        here = [base_id for base_id, spec in self.engine_specs.items() if spec.kind != REMOTE]
+        missing = [base_id for base_id in here if base_id not in self._engines]
         if not missing:
             return
         specs = {base_id: self._at_newest(base_id) for base_id in missing}
@@ -112,6 +125,11 @@ class Fleet:
         self.progress.finish()
         for model in self.models.models.values():
             base_id = model.base_id
+            if self.engine_specs[base_id].kind == REMOTE:
+                self._clients[model.model_id] = OpenAIEngine(
+                    self.engine_specs[base_id], model_id=model.model_id, players=self.num_players
+                )
+                continue
             client = connect(
                 self._engines[base_id],
                 specs[base_id],
@@ -119,12 +137,18 @@ class Fleet:
                 description=described[base_id],
                 trainable=model.trainable,
             )
+            if model.adapter is not None:
+                self._bring_adapter_up(model.model_id, self._engines[base_id])
             client.set_version(self.version_of(model.model_id))
             self._clients[model.model_id] = client
 
     def _at_newest(self, base_id: str) -> EngineSpec:
-        """The engine's spec with the newest weights of its model."""
+        """The engine's spec with the newest weights of its model; those of a base never change."""
         spec = self.engine_specs[base_id]
+        if spec.adapters:
+            for model_id in spec.adapters:
+                self._ensure_checkpoint(model_id, self.version_of(model_id))
+            return spec
         model = next(m for m in self.models.models.values() if m.base_id == base_id)
         version = self.version_of(model.model_id)
         if version == 0:
@@ -133,8 +157,19 @@ class Fleet:
         folder = f"{self.checkpoint_uri(model.model_id, version)}/weights"
         return replace(spec, checkpoint=resolve_checkpoint(folder), policy_version=version)
 
+    def _bring_adapter_up(self, model_id: str, engine: Any) -> None:
+        """Give an engine that started with the base alone the newest weights of one of its adapters."""
+        import ray
+
+        version = self.version_of(model_id)
+        if version == 0:
+            return
+        uri = self.checkpoint_uri(model_id, version)
+        found = read_manifest(uri)
+        ray.get(engine.reload.remote(Weights(model_id, f"{uri}/weights", version, found["hash"])))
+
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
-        if version not in self.run.weights_versions(model_id):
+        if version > 0 and version not in self.run.weights_versions(model_id):
             self.trainer(model_id).save(self.checkpoint_uri(model_id, version))
 
     def save_checkpoints(self) -> None:
@@ -152,11 +187,16 @@ class Fleet:
         have = [v for v in self.run.checkpoint_versions(model_id) if v <= want]
         start = max(have, default=0)
         resume = self.checkpoint_uri(model_id, start) if start > 0 else None
+        # adapters on one base share its processes
+        beside = next(
+            (g for m, g in self._trainers.items() if self._base_of(m) == self._base_of(model_id)), None
+        )
         self.progress.start(f"start trainer of {model_id}", None, "")
-        group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume)
+        group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume, beside=beside)
         self.progress.finish()
-        for iteration, partition in self.redo(model_id, start):
-            group.update(partition, iteration)
+        for iteration, tables in self.redo(model_id, start):
+            arguments: dict[str, Any] = {**tables}
+            group.update(iteration=iteration, **arguments)
         if group.version != want:
             group.close()
             raise RunFailed(
@@ -179,6 +219,17 @@ class Fleet:
         if self._asleep:
             ray.get([e.wake.remote() for e in self._engines.values()])
             self._asleep = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What a rollout stage sees of a fleet when it plays for another purpose than training."""
+
+    fleet: Fleet
+    purpose: str
+
+    def players(self) -> list[Any]:
+        return self.fleet.players(self.purpose)
 
 
 def _kill(actors: list[Any]) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from pipeline.runs import find_run, list_runs, new_name
 from pipeline.settings import Settings, load_settings
 from workflows.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.execution import Finished
+
+BRIEF_SECONDS: Final = 10.0  # a stage of a training that is done sooner leaves no line
 
 
 def check(config: str, overrides: Sequence[str], as_json: bool) -> None:
@@ -31,7 +37,7 @@ def run_iteration(config: str, overrides: Sequence[str], *, new: bool, dry_run: 
         RunFailed: the iteration failed; what it finished stays.
     """
     from pipeline.assemble import assemble
-    from pipeline.checks import memory_problem, report, report_lines
+    from pipeline.checks import report, report_lines, start_problem
 
     settings = load_settings(config, overrides)
     if new:
@@ -40,7 +46,7 @@ def run_iteration(config: str, overrides: Sequence[str], *, new: bool, dry_run: 
     if dry_run:
         _print("\n".join(report_lines(report(plan))))
         return
-    if problem := memory_problem(plan):
+    if problem := start_problem(plan):
         raise UsageError(problem)
     from pipeline.session import session
     from pipeline.show import print_summary
@@ -48,6 +54,87 @@ def run_iteration(config: str, overrides: Sequence[str], *, new: bool, dry_run: 
     with session(plan) as runner:
         finished = runner.run_iteration()
     print_summary(runner.run, finished, runner.tracker.link())
+
+
+def train(
+    config: str, overrides: Sequence[str], iterations: int, *, overfit: bool, new: bool, dry_run: bool
+) -> None:
+    """Go on with a run until it has `iterations` iterations, and print a line for each.
+
+    Raises:
+        UsageError: settings that can't work, or a run that another process writes to.
+        RunFailed: an iteration failed, or with `overfit` the group was not solved; what is finished stays.
+    """
+    from pipeline.assemble import assemble, assemble_evaluation
+    from pipeline.checks import report, report_lines, start_problem
+    from pipeline.overfit import Solved, overfit_settings
+
+    settings = load_settings(config, overrides)
+    if overfit:
+        settings = overfit_settings(settings)
+    if new:
+        settings = _renamed(settings)
+    plan = assemble(settings)
+    evaluation = assemble_evaluation(plan) if settings.evaluate.every and not overfit else None
+    if dry_run:
+        _print("\n".join(report_lines(report(plan))))
+        return
+    if problem := start_problem(plan):
+        raise UsageError(problem)
+    from pipeline.progress import RichProgress
+    from pipeline.session import session
+    from pipeline.show import TrainingLog, print_evaluation, print_summary
+
+    log = TrainingLog(iterations)
+    solved = Solved(settings) if overfit else None
+
+    def on_done(finished: Finished) -> bool:
+        log.add(finished)
+        return solved is not None and solved.add(finished)
+
+    with session(plan, RichProgress(brief_seconds=BRIEF_SECONDS)) as runner:
+        runner.train(iterations, evaluation, on_done, print_evaluation)
+        if log.last is None:
+            _print(
+                f"run {runner.run.name!r} has its {iterations} iterations already: {runner.run.folder.url}"
+            )
+            return
+    print_summary(runner.run, log.last, runner.tracker.link())
+    if solved is not None:
+        _print(solved.verdict())
+
+
+def evaluate(config: str, overrides: Sequence[str], *, as_json: bool) -> None:
+    """Evaluate the run that the settings name, at the weights that it has now, and print the scores.
+
+    Raises:
+        UsageError: as `train`, or the run has an unfinished iteration.
+        RunFailed: too many episodes failed.
+    """
+    from pipeline.assemble import assemble, assemble_evaluation
+    from pipeline.checks import start_problem
+
+    plan = assemble(load_settings(config, overrides))
+    evaluation = assemble_evaluation(plan)
+    if problem := start_problem(plan):
+        raise UsageError(problem)
+    from pipeline.session import session
+    from pipeline.show import print_evaluation
+
+    with session(plan) as runner:
+        found = runner.evaluate(evaluation)
+        runner.curves()
+    print_evaluation(found, as_json=as_json)
+
+
+def export(
+    name: str, root: str, folder: str, *, model: str | None, version: str, merge: bool, as_json: bool
+) -> None:
+    """Write a model of a run as a Hugging Face folder, and say where it is."""
+    from pipeline.export import export_model
+
+    found = export_model(find_run(root, name), folder, model_id=model, version=version, merge=merge)
+    _print(json.dumps(found) if as_json else "\n".join(f"{k:<10}{v}" for k, v in found.items()))
 
 
 def show(

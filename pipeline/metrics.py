@@ -19,7 +19,6 @@ from typing import Final
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stages.base import Account
 from stages.tables import TableRef, aligned_parts
@@ -29,8 +28,8 @@ from workflows.trajectory import NOT_THE_POLICYS_DOING, STATUSES, TRUNCATED, TUR
 MAX_NAMES: Final = 32  # roles, models, rewards or reasons that get metrics of their own; the most frequent
 
 _TURN_COLUMNS: Final = (
-    *(*TURN_KEYS, "group_id", "event", "role", "model_id", "status"),
-    *("format_valid", "num_prompt_tokens", "num_cached_tokens"),
+    *(*TURN_KEYS, "group_id", "round", "event", "role", "model_id", "status"),
+    *("format_valid", "num_prompt_tokens", "num_response_tokens", "num_cached_tokens"),
 )
 
 # Means over the llm turns of a role or a model. Turns that failed through no doing of the policy
@@ -59,10 +58,17 @@ _CACHE: Final = {
 _UPDATE_METRICS: Final = {
     "loss": "loss",
     "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
     "kl_old": "kl_old",
+    "kl_reference": "kl_reference",
     "clip_fraction": "clip_fraction",
+    "dual_clip_fraction": "dual_clip_fraction",
     "entropy": "entropy",
+    "explained_variance": "explained_variance",
     "importance_ratio_max": "importance_ratio_max",
+    "importance_weight_mean": "importance_weight_mean",
+    "importance_weight_max": "importance_weight_max",
+    "importance_masked": "importance_masked",
     "sampler_gap_mean": "sampler_gap_mean",
     "sampler_gap_max": "sampler_gap_max",
     "sampler_kl": "sampler_kl",
@@ -101,6 +107,23 @@ def iteration_metrics(
             metrics |= _update_metrics(slug(model), table)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return finite | {"not_finite": float(len(metrics) - len(finite))}
+
+
+def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """What stages measured that can't be read off their tables cheaply, by the names of metrics.
+
+    `stages` has the metrics of each stage's manifest: token advantages and the KL in the reward
+    (`advantage`), running baselines (`credit`).
+    """
+    metrics = {}
+    for name, value in stages.get("advantage", {}).items():
+        metric, _, model = name.partition("/")
+        metrics[f"model/{slug(model)}/token_{metric}"] = value
+    for name, value in stages.get("credit", {}).items():
+        kind, _, role = name.partition("/")
+        if kind == "baseline" and role:
+            metrics[f"role/{slug(role)}/baseline"] = value
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def slug(name: str) -> str:
@@ -233,6 +256,8 @@ def _turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
         means.add("return", episodes, {"mean": pl.col("return")})
         means.add("reward", episodes, {"mean": pl.col("reward")})
         means.add("rollout", spoken, _CACHE)
+        rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
+        means.add("rollout", rounds, {"rounds_mean": pl.col("round")})
         if "rewards" in tables:
             parts = _reward_parts(tables["rewards"].read_part(index, ["episode_id", "reward_parts"]))
             means.add("reward", _by_episode(parts, ("value",), "name"), {"mean": pl.col("value")}, by="name")
@@ -250,10 +275,8 @@ def _by_episode(frame: pl.DataFrame, columns: Sequence[str], *keys: str) -> pl.D
 
 
 def _joined_turns(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
-    """Part `index` of `turns` with the response lengths and the columns of `rewards` and `credit`."""
-    lengths = pc.list_value_length(tables["turns"].read_part(index, ["response_token_ids"]).column(0))
-    turns = tables["turns"].read_part(index, _TURN_COLUMNS).append_column("num_response_tokens", lengths)
-    joined = _frame(turns)
+    """Part `index` of `turns` with the columns of `rewards` and `credit`."""
+    joined = _frame(tables["turns"].read_part(index, _TURN_COLUMNS))
     for name, columns in (("rewards", ("reward",)), ("credit", ("return", "advantage", "excluded"))):
         if name not in tables:
             joined = joined.with_columns(*(pl.lit(None, _DTYPES[c]).alias(c) for c in columns))

@@ -45,7 +45,7 @@ class MlflowRecord:
         self.run_id: str | None = None
         self.experiment_id: str | None = None
         self._client: Any = None
-        self._logged: set[int] = set()  # iterations whose metrics are there
+        self._logged: dict[str, set[int]] = {}  # mark → steps whose metrics are there
 
     def connect(self) -> None:
         """Import MLflow, quietly, and open the store: seconds the first time, nothing after that."""
@@ -79,13 +79,18 @@ class MlflowRecord:
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
         self._log_settings(run, settings, tags)
-        self._logged = {m.step for m in self._client.get_metric_history(run.info.run_id, MARK)}
+        self._logged = {}
         self.experiment_id, self.run_id = run.info.experiment_id, str(run.info.run_id)
         return self.run_id
 
-    def log_metrics(self, iteration: int, metrics: Mapping[str, float], at: float | None) -> None:
-        """Log at step `iteration`, unless it is there: a repeated step would keep both points."""
-        if iteration in self._logged:
+    def log_metrics(
+        self, step: int, metrics: Mapping[str, float], at: float | None, mark: str = MARK
+    ) -> None:
+        """Log at `step`, unless `mark` says that it is there: a repeated step would keep both points."""
+        if mark not in self._logged:
+            history = self._client.get_metric_history(self.run_id, mark)
+            self._logged[mark] = {m.step for m in history}
+        if step in self._logged[mark]:
             return
         from mlflow.entities import Metric
 
@@ -93,10 +98,10 @@ class MlflowRecord:
         # to what is there, which MLflow drops. One batch, of up to 1000, is one transaction; the mark
         # is its last.
         milliseconds = int((time.time() if at is None else at) * 1000)
-        values = clean(metrics) | {MARK: float(iteration)}
-        batch = [Metric(name, value, milliseconds, iteration) for name, value in values.items()]
+        values = clean(metrics) | {mark: float(step)}
+        batch = [Metric(name, value, milliseconds, step) for name, value in values.items()]
         self._client.log_batch(self.run_id, metrics=batch)
-        self._logged.add(iteration)
+        self._logged[mark].add(step)
 
     def log_files(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Store files by name in a folder of the run's artifacts, replacing those of the same name."""

@@ -64,9 +64,19 @@ class RichProgress:
 
     `advance(amount, **rates)` counts `amount` of the stage's unit and, by name, of anything else:
     `advance(1, tokens=96)` shows episodes/s and tokens/s. Starting a stage ends the one before.
+
+    Args:
+        brief_seconds: a stage that is done sooner leaves no line: for trainings of many short
+            iterations, which have a line of their own each.
     """
 
-    def __init__(self, file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        file: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        brief_seconds: float = 0.0,
+    ) -> None:
+        self._brief_seconds = brief_seconds
         self._console = Console(file=file or sys.stderr, highlight=False)
         self._clock = clock
         self._lock = threading.RLock()
@@ -82,7 +92,7 @@ class RichProgress:
             self._started = self._said = self._clock()
             if self._console.is_terminal:
                 self._start_bar()
-            else:
+            elif not self._brief_seconds:
                 size = f": {_count(total, unit)}" if total is not None else ""
                 self._say(f"{self._label}{size}")
 
@@ -111,7 +121,8 @@ class RichProgress:
             if self._unit:
                 rates = "".join(f", {text}" for text in self._mean_rates())
                 seconds = f"{_count(self._meters[self._unit].total, self._unit)} in {seconds}{rates}"
-            self._say(f"{self._label}: {seconds}")
+            if self._clock() - self._started >= self._brief_seconds:
+                self._say(f"{self._label}: {seconds}")
             self._label = ""
 
     def _start_bar(self) -> None:

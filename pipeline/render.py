@@ -92,6 +92,37 @@ def summary_dict(view: IterationView) -> dict[str, Any]:
     )
 
 
+def training_line(metrics: Mapping[str, float], index: int, of: int, seconds: float) -> Text:
+    """One iteration of many, in one line."""
+    text = Text(no_wrap=True, overflow="ignore")
+    text.append(f"iteration {index + 1}/{of}", "bold").append(f": {_headline(metrics)}")
+    return text.append(f", {seconds:.1f} s", "dim")
+
+
+def evaluation_table(
+    split: str, index: int, scores: Sequence[Mapping[str, Any]], counts: Mapping[str, float]
+) -> RenderableType:
+    """The scores of an evaluation, from `pipeline.evaluation.Evaluated.as_dict`."""
+    tasks = max((score["tasks"] for score in scores), default=0)
+    head = Text.assemble(
+        (f"evaluation on {visible(split)}", "bold"),
+        f" after {index} iterations: {number(tasks)} tasks, {number(counts.get('episodes'))} episodes",
+    )
+    if failed := counts.get("episodes_failed"):
+        head.append(f", {number(failed)} failed and count as 0", "yellow")
+    ks = sorted({int(k) for score in scores for k in score["pass_at"]})
+    table = _table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
+    for score in scores:
+        low, high = score["low"], score["high"]
+        table.add_row(
+            _text(f"  {score['name']}"),
+            _text(f"{score['mean']:.3f}"),
+            _text(f"{low:.3f} to {high:.3f}" if low is not None else None),
+            *(_text(number(score["pass_at"].get(str(k)))) for k in ks),
+        )
+    return Group(head, table)
+
+
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
     """One line a run, from dicts as `pipeline.runs.list_runs` gives; missing values show as a dash."""
     if not runs:

@@ -1,46 +1,27 @@
-"""Runs iterations: the stages of a plan in order, each at most once, then the record.
+"""Runs iterations and evaluations: lists of stages, each stage at most once, then the record.
 
-There is no training loop here: an iteration is the plan's list of stages, and a stage that has a
-manifest is loaded instead of run. That is all that resume is.
+What `pipeline.execution` finds finished is loaded instead of run. That is all that resume is.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from pipeline import store
 from pipeline.artifacts import iteration_files
 from pipeline.assemble import Plan
+from pipeline.curves import curve_files, points_of
+from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
+from pipeline.execution import Finished, run_stages
 from pipeline.fleet import Fleet
-from pipeline.metrics import iteration_metrics
+from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.settings import settings_toml
-from pipeline.store import IterationStore, Manifest, Run
+from pipeline.store import IterationStore, Run
 from pipeline.tracking import Tracker
-from stages.base import Account, Context, Progress, Stage
-from stages.tables import TableRef
+from stages.base import Progress
+from stages.tables import TableRef, write_bytes
+from stages.update import UPDATE_ARGUMENTS
 from workflows.errors import RunFailed, UsageError
-
-
-@dataclass(slots=True)
-class Finished:
-    """One finished iteration as the summary needs it."""
-
-    index: int
-    tables: dict[str, TableRef]
-    manifests: dict[str, Manifest]
-    metrics: dict[str, float]
-    seconds: float
-    resumed: list[str] = field(default_factory=list)  # stages that were finished before
-
-    @property
-    def accounts(self) -> list[Account]:
-        return [a for m in self.manifests.values() for a in m.accounts]
-
-    @property
-    def notes(self) -> list[str]:
-        return [n for m in self.manifests.values() for n in m.notes]
 
 
 class Runner:
@@ -54,11 +35,11 @@ class Runner:
             models=plan.models,
             engine_specs=plan.engine_specs,
             trainer_specs=plan.trainer_specs,
-            player_spec=plan.player_spec,
+            player_specs={"train": plan.player_spec},
             num_players=settings.rollout.players,
             checkpoint_every=settings.checkpoints.every,
             version_of=self.version_of,
-            redo=self.stored_partitions,
+            redo=self.stored_updates,
             progress=progress,
         )
 
@@ -76,17 +57,81 @@ class Runner:
             UsageError: settings changed in a way that the finished stages contradict.
         """
         index = self.next_index()
-        started = time.monotonic()
         iteration = self.run.iteration(index)
-        self._check_fingerprints(iteration)
-        done = Finished(index, {}, {}, {}, 0.0)
-        for stage in self.plan.stages:
-            self._run_stage(stage, iteration, done)
-        done.seconds = time.monotonic() - started
+        done = run_stages(
+            self.plan.stages,
+            iteration,
+            self.plan.fingerprints,
+            what=f"iteration {index} of run {self.run.name!r}",
+            progress=self.progress,
+            fleet=self.fleet,
+            tables=store.carried_tables(self.run, index, self.plan.stages),
+        )
         self._record(iteration, done)
         self._prune_checkpoints()
         self._check_signal(done)
         return done
+
+    def train(
+        self,
+        iterations: int,
+        evaluation: EvaluationPlan | None = None,
+        on_done: Callable[[Finished], bool] = lambda _: False,
+        on_evaluated: Callable[[Evaluated], None] = lambda _: None,
+    ) -> None:
+        """Go on until the run has `iterations` finished iterations, however many it has now.
+
+        With an `evaluation`, the team is evaluated before the first of them, every
+        `evaluate.every` iterations, and at the end. `on_done` may end the training by True.
+        """
+        every = self.plan.settings.evaluate.every
+        ended = False
+        while not ended and (index := self.next_index()) < iterations:
+            # an iteration that has begun was begun after its evaluation, if it has one
+            if evaluation and every and index % every == 0 and index not in self.run.iterations():
+                on_evaluated(self.evaluate(evaluation))
+            ended = on_done(self.run_iteration())
+        if evaluation:
+            on_evaluated(self.evaluate(evaluation))
+        self.curves()
+
+    def evaluate(self, plan: EvaluationPlan) -> Evaluated:
+        """Evaluate the team as it is after the finished iterations, or load what was found before.
+
+        Raises:
+            UsageError: an iteration is unfinished: some models may have moved and others not.
+            RunFailed: too many episodes failed.
+        """
+        index = self.next_index()
+        if index in self.run.iterations():
+            raise UsageError(
+                f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
+                "evaluated (`python -m pipeline run iteration`)"
+            )
+        place = place_of(self.run, plan.split, index)
+        self.fleet.player_specs["evaluate"] = plan.player_spec
+        done = run_stages(
+            plan.stages,
+            place,
+            plan.fingerprints,
+            what=f"the evaluation on {plan.split!r} after iteration {index - 1} of run {self.run.name!r}",
+            progress=self.progress,
+            fleet=self.fleet.lend("evaluate"),
+            remedy=f"set them back, or remove {place.folder.url} to evaluate anew",
+        )
+        found = evaluated(plan, self.run, done)
+        place.folder.write_text("result.json", store.dump(found.as_dict()))
+        self._keep_best(plan, found)
+        at = max(m.finished_at for m in done.manifests.values())
+        self.tracker.log_evaluation(plan.split, index, found.metrics(), self.curves, at)
+        return found
+
+    def curves(self) -> dict[str, bytes]:
+        """The learning curves up to now, which are also left in the run's folder `report`."""
+        files = curve_files(points_of(self.run), self.run.name)
+        for name, data in files.items():
+            write_bytes(f"{self.run.folder.url}/report/{name}", data)
+        return files
 
     def close(self) -> None:
         self.fleet.close()
@@ -99,8 +144,9 @@ class Runner:
                 return int(manifest.metrics["version_after"])
         return 0
 
-    def stored_partitions(self, model_id: str, version: int) -> list[tuple[int, TableRef]]:
-        """Partitions of the finished updates that took this model on from `version`, in order."""
+    def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, TableRef]]]:
+        """The finished updates that took this model on from `version`, in order: each one's iteration and
+        the tables that it was made from, by the arguments of `TrainerGroup.update`."""
         out = []
         for index in self.run.iterations():
             manifest = self.run.iteration(index).manifest_at(f"updates/{model_id}")
@@ -109,82 +155,55 @@ class Runner:
             if manifest.metrics["version_after"] == manifest.metrics["version_before"]:
                 continue
             tables, _ = store.stored_tables(self.run, index)
-            out.append((index, tables[f"partition/{model_id}"]))
+            out.append((index, {UPDATE_ARGUMENTS[t.partition("/")[0]]: tables[t] for t in manifest.inputs}))
         return out
-
-    def _run_stage(self, stage: Stage, iteration: IterationStore, done: Finished) -> None:
-        inputs = {t: done.tables[t] for t in stage.inputs}
-        manifest = iteration.manifest(stage)
-        if manifest is not None:
-            _check_inputs(stage, manifest, inputs)
-            done.resumed.append(stage.name)
-        else:
-            manifest = self._execute(stage, iteration, inputs)
-        done.manifests[stage.name] = manifest
-        done.tables.update(iteration.refs(stage, manifest))
-
-    def _execute(self, stage: Stage, iteration: IterationStore, inputs: Mapping[str, TableRef]) -> Manifest:
-        self._prepare_folder(stage, iteration, inputs)
-        context = Context(iteration.index, self.progress, self.fleet)
-        started = time.monotonic()
-        result = stage.run(inputs, iteration.sinks(stage), context)
-        for account in result.accounts:
-            account.check()
-        seconds = time.monotonic() - started
-        return iteration.commit(stage, result, self.plan.fingerprints[stage.name], inputs, seconds)
-
-    def _prepare_folder(
-        self, stage: Stage, iteration: IterationStore, inputs: Mapping[str, TableRef]
-    ) -> None:
-        """Clear what an unfinished run of the stage left, unless the stage commits piece by piece and
-        the pieces were made from the same inputs with the same settings."""
-        folder = iteration.folder.child(stage.folder)
-        mark = store.to_mark(self.plan.fingerprints[stage.name], inputs)
-        begun = folder.read_text("begun.json")
-        if begun is None or not getattr(stage, "resumable", False):
-            iteration.clear(stage)
-        elif begun != mark:
-            difference = store.differences(store.from_mark(begun), store.from_mark(mark))
-            raise UsageError(
-                f"iteration {iteration.index} of run {self.run.name!r} has begun stage {stage.name!r} with "
-                f"other settings: {difference}; set them back to finish it, or start anew with --new"
-            )
-        folder.write_text("begun.json", mark)
-
-    def _check_fingerprints(self, iteration: IterationStore) -> None:
-        for stage in self.plan.stages:
-            manifest = iteration.manifest(stage)
-            if manifest is None:
-                continue
-            now = store.plain(self.plan.fingerprints[stage.name])
-            if manifest.fingerprint != now:
-                raise UsageError(
-                    f"iteration {iteration.index} of run {self.run.name!r} is unfinished, and its stage "
-                    f"{stage.name!r} was done with other settings: "
-                    f"{store.differences(manifest.fingerprint, now)}; set them back to finish it, or start "
-                    "anew with --new"
-                )
 
     def _record(self, iteration: IterationStore, done: Finished) -> None:
         seconds = {name: m.seconds for name, m in done.manifests.items()}
         done.metrics = iteration_metrics(done.tables, done.accounts, seconds)
+        done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
         if iteration.folder.read_text("tracked.json") is None:
             # its time is the tables', so that logging it again after a kill gives the same point
             at = max(m.finished_at for m in done.manifests.values())
             if self.tracker.log_iteration(done.index, done.metrics, lambda: self._files(done), at):
                 iteration.folder.write_text("tracked.json", "{}")
-        iteration.folder.write_text("done.json", store.dump({"seconds": done.seconds}))
+        iteration.folder.write_text(
+            "done.json", store.dump({"seconds": done.seconds, "metrics": done.metrics})
+        )
 
     def _files(self, done: Finished) -> dict[str, bytes]:
         settings = self.plan.settings
         count = settings.tracking.sample_episodes
         return iteration_files(done.tables, done.accounts, settings_toml(settings), count)
 
+    def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:
+        """Note the best evaluation of its split, and make sure of a whole checkpoint of what it was of.
+
+        A tie leaves the earlier one. Where a greedy score jumps about, the best of many is a lucky one:
+        it chooses a checkpoint, and is no estimate of how good that is.
+        """
+        value = next(s.estimate.mean for s in found.scores if s.name == plan.best)
+        best = dict(self.run.info.get("best", {}))
+        before = best.get(plan.split)
+        if before and before["metric"] == plan.best and before["value"] >= value:
+            return
+        self.fleet.save_checkpoints()
+        versions = {m.model_id: self.version_of(m.model_id) for m in self.plan.models.trainable}
+        best[plan.split] = {
+            "metric": plan.best,
+            "value": value,
+            "iterations": found.index,
+            "versions": versions,
+        }
+        self.run.write_info(best=best)
+
     def _prune_checkpoints(self) -> None:
-        """Keep the newest whole checkpoints, and of weights alone those that a model stands at."""
+        """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""
         keep = self.plan.settings.checkpoints.keep
+        best = self.run.info.get("best", {}).values()
         for model in self.plan.models.trainable:
             kept = {*self.run.checkpoint_versions(model.model_id)[-keep:], self.version_of(model.model_id)}
+            kept |= {b["versions"].get(model.model_id) for b in best}
             for version in set(self.run.weights_versions(model.model_id)) - kept:
                 self.run.folder.remove(f"checkpoints/{model.model_id}/{version:05d}")
 
@@ -201,14 +220,4 @@ class Runner:
         raise RunFailed(
             f"{limit} iterations in a row had no signal: every advantage was zero, so no weights moved; look "
             "at the rewards (`python -m pipeline show`), raise rollout.group_size or the temperature"
-        )
-
-
-def _check_inputs(stage: Stage, manifest: Manifest, inputs: Mapping[str, TableRef]) -> None:
-    now = store.input_hashes(inputs)
-    if manifest.inputs != now:
-        raise UsageError(
-            f"stage {stage.name!r} was made from other tables than are there now: "
-            f"{store.differences(manifest.inputs, now)}; remove {stage.folder!r} and the folders of later "
-            "stages in this iteration to compute them again"
         )

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from pipeline.section import ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.training_settings import (
+    AdvantageSection,
+    CreditSection,
+    CriticSection,
+    PpoSection,
+    TrainerSection,
+)
 from workflows.errors import UsageError, did_you_mean
-
-Positive = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RunSection(Section):
@@ -34,13 +32,26 @@ class RunSection(Section):
     max_iterations_without_signal: Positive = 10  # in a row, then the run fails
 
 
+DataPath = str | tuple[str, ...] | dict[str, str | tuple[str, ...]]
+
+
 class DataSection(Section):
-    path: str = "facts"  # a shipped task set, a file or any fsspec URL
-    format: str = "auto"  # cadre, hotpotqa, nq_open, auto, or package.module:function
-    columns: dict[str, str] = {}  # question, answers, id: for rows of no known format
+    path: DataPath = "facts"  # shipped: facts, arithmetic, functions; or files, folders, a table by split
+    format: str = "auto"  # one of workflows.data.formats.NAMES, auto, or package.module:function
+    columns: dict[str, str] = {}  # question, answers, id, …: for rows of no known format
     split: str = "train"
     tasks_per_iteration: Positive = 8
+    always_first: bool = False  # the same tasks in every iteration: can the team learn them by heart?
     max_bad_share: Share = 0.0  # share of rows that may be unusable before the file is refused
+    public_tests: Annotated[int, Field(ge=0)] = 1  # cases of one list of tests that prompts may show
+    limit: int | None = None  # the first so many tasks of every split, the last if negative
+
+    @field_validator("limit")
+    @classmethod
+    def _some(cls, limit: int | None) -> int | None:
+        if limit == 0:
+            raise ValueError("0 would leave no tasks; leave it out for all of them")
+        return limit
 
 
 class WorkflowSection(Section):
@@ -62,36 +73,34 @@ class RoleSection(Section):
     max_response_tokens: Positive | None = None  # None: what the workflow's role says
     max_prompt_tokens: Positive | None = None  # None: what the engine's context leaves
     demonstrations: bool = True
+    frozen: bool = False  # its turns are played and rewarded, but not trained on
+    ppo: dict[str, Any] = {}  # keys of [ppo] that differ for this role, and weight, of its loss
 
 
-class TrainerSection(Section):
-    ranks: Positive = 1
-    zero_stage: Literal[0, 1, 2] = 1
-    precision: Literal["bf16", "fp32"] = "bf16"
-    activation_checkpointing: bool = False
-    num_threads: Annotated[int, Field(ge=0)] = 0  # per rank; 0: cores / ranks
-    num_gpus: Annotated[float, Field(ge=0)] = 0.0  # per rank
+class AdapterSection(Section):
+    """A low-rank adapter: what a model trains instead of all its weights."""
 
+    rank: Positive = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0  # its output is multiplied by alpha / rank
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # or names of layers, such as q_proj
+    train_embeddings: bool = False  # embedding and output layer too, in full
 
-class PpoSection(Section):
-    learning_rate: Annotated[float, Field(ge=0)] = 1e-6
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
-    epochs: Positive = 1
-    mini_batches: Positive = 1  # optimizer steps per epoch
-    micro_batch_tokens: Positive = 2048  # padded tokens of one forward pass: sets the accumulation
-    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    @field_validator("targets")
+    @classmethod
+    def _some_layer(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not targets:
+            raise ValueError('no layer is named; name some, or say "all-linear"')
+        return targets
 
 
 class ModelSection(Section):
+    base: ModelId | None = None  # the [models.<id>] whose weights, engine and trainer an adapter shares
+    adapter: AdapterSection | None = None  # None: all weights are trained
     checkpoint: str = "smollm2-135m-instruct"  # a shipped name, a folder, a URL or a hub id
     train: bool = True
-    engine: str = "auto"  # vllm, torch, scripted, auto, or package.module:Class
+    engine: str = "auto"  # vllm, torch, scripted, openai (an API, never trained), auto, package.module:Class
     engine_options: dict[str, Any] = {}
+    template_options: dict[str, Any] = {}  # variables of the chat template: {enable_thinking = false}
     max_model_len: Positive = 1024
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0
@@ -100,12 +109,14 @@ class ModelSection(Section):
     max_batch_size: Positive = 64
     trainer: TrainerSection = TrainerSection()
     ppo: dict[str, Any] = {}  # keys of [ppo] that differ for this model
+    critic: dict[str, Any] = {}  # keys of [critic] that differ for this model
+    reference: str = "initial"  # whom KL terms hold it to: its first weights, or a checkpoint
 
 
 class SharingSection(Section):
     """Shorthand that fills in the `model` of every role from the single [models.<id>] as a pattern."""
 
-    regime: Literal["full", "separate"] | None = None
+    regime: Literal["full", "separate", "adapters"] | None = None  # adapters: one for each role on one base
     groups: dict[ModelId, tuple[str, ...]] = {}
 
 
@@ -126,14 +137,25 @@ class RolloutSection(Section):
 class RewardSection(Section):
     use: str
     name: Name | None = None  # None: the last word of `use`
-    weight: float = 1.0
+    weight: float = 1.0  # 0: a metric, kept and shown but no part of the reward
+    roles: tuple[str, ...] | None = None  # whom it goes to; None: all roles
+    steps: tuple[str, ...] | None = None  # and at which steps of the workflow; None: all
     options: dict[str, Any] = {}
 
 
-class CreditSection(Section):
-    use: str = "group_relative"
-    options: dict[str, Any] = {}
-    truncated: Literal["as_malformed", "exclude"] = "as_malformed"
+class EvaluateSection(Section):
+    """How a team is evaluated: its own tasks, sampling and tables, apart from training."""
+
+    path: DataPath | None = None  # None: that of [data]
+    split: str = "dev"
+    tasks: Positive | None = None  # None: all of the split
+    samples: Positive = 1  # episodes of one task; several give pass@k
+    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0  # 0 is greedy
+    every: Annotated[int, Field(ge=0)] = 0  # iterations from one to the next while training; 0: never
+    rewards: tuple[RewardSection, ...] = ()  # the metrics; none: [[rewards]] without format and length
+    best: Name | None = None  # the metric whose best checkpoint is kept; None: the first
+    solved_at: float = 1.0  # a sample with this value or more is solved, for pass@k
+    max_failed_share: Share = 0.5  # of episodes, by causes that are not the policy's
 
 
 class CheckpointsSection(Section):
@@ -145,6 +167,14 @@ class TrackingSection(Section):
     uri: str | None = None  # None: sqlite beside the runs; "none": off
     experiment: str = "cadre"
     sample_episodes: Annotated[int, Field(ge=0)] = 4
+
+
+class SandboxSection(Section):
+    """Where programs that a model wrote run: for workflows and rewards that take a `sandbox`."""
+
+    isolation: Literal["auto", "bwrap", "none"] = "auto"  # none: without walls, as this machine's user
+    python: str | None = None  # the programs' interpreter; None: one that their user can read
+    packages: tuple[str, ...] = ()  # folders that programs may import from beside the standard library
 
 
 class ClusterSection(Section):
@@ -163,18 +193,51 @@ class Settings(Section):
     rewards: tuple[RewardSection, ...] = (RewardSection(use="token_f1"), RewardSection(use="format"))
     credit: CreditSection = CreditSection()
     ppo: PpoSection = PpoSection()
+    advantage: AdvantageSection = AdvantageSection()
+    critic: CriticSection | None = None  # None: there is none
+    evaluate: EvaluateSection = EvaluateSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
     tracking: TrackingSection = TrackingSection()
     cluster: ClusterSection = ClusterSection()
+    sandbox: SandboxSection = SandboxSection()
+
+    @property
+    def credit_method(self) -> str:
+        """[credit] use, or its default: group_relative, unless GAE makes credit superfluous and no options
+        ask for it."""
+        superfluous = self.advantage.use == "gae" and not self.credit.options
+        return self.credit.use or ("none" if superfluous else "group_relative")
 
     def ppo_of(self, model_id: str) -> PpoSection:
-        """[ppo] with that model's own keys on top.
+        """[ppo] with that model's own keys on top, and those of its role where it has a single one.
 
         Raises:
             UsageError: a key that [ppo] does not have, or a value that does not fit.
         """
-        own = self.models[model_id].ppo
-        return _validate(PpoSection, {**self.ppo.model_dump(), **own}, f"models.{model_id}.ppo")
+        values, where = {**self.ppo.model_dump(), **self.models[model_id].ppo}, f"models.{model_id}.ppo"
+        roles = self.roles_of(model_id)
+        if len(roles) == 1:
+            own = {k: v for k, v in self.roles[roles[0]].ppo.items() if k != "weight"}
+            values, where = values | own, f"roles.{roles[0]}.ppo" if own else where
+        found: PpoSection = _validate(PpoSection, values, where)
+        return found
+
+    def critic_of(self, model_id: str) -> CriticSection | None:
+        """[critic] with that model's own keys on top; None where there is no [critic].
+
+        Raises:
+            UsageError: a key that [critic] does not have, or a value that does not fit.
+        """
+        own = self.models[model_id].critic
+        if self.critic is None and not own:
+            return None
+        values = {**(self.critic.model_dump() if self.critic else {}), **own}
+        found: CriticSection = _validate(CriticSection, values, f"models.{model_id}.critic")
+        return found
+
+    def roles_of(self, model_id: str) -> list[str]:
+        """The roles that speak with this model, as far as the settings say so by now."""
+        return [role for role, section in self.roles.items() if section.model == model_id]
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -203,6 +266,7 @@ def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
     settings = _validate(Settings, raw, where)
     for model_id in settings.models:
         settings.ppo_of(model_id)
+        settings.critic_of(model_id)
     return settings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.bases import adapters_for_roles, base_id_of, only_bases, with_bases
 from pipeline.settings import ModelSection, RoleSection, Settings
 from workflows.errors import UsageError, did_you_mean
 from workflows.models import Model, ModelMap
@@ -17,7 +18,8 @@ def fill_sharing(settings: Settings, roles: list[str]) -> Settings:
             f"{did_you_mean(unknown[0], roles)}; its roles: {', '.join(roles)}"
         )
     if settings.sharing is None:
-        return _with_roles(settings, _declared(settings, roles), settings.models)
+        of_role = _declared(settings, roles)
+        return _with_roles(settings, of_role, with_bases(settings.models, set(of_role.values())))
     if len(settings.models) != 1:
         raise UsageError(
             f"[sharing] needs exactly one [models.<id>] as the pattern of all models, got "
@@ -27,8 +29,12 @@ def fill_sharing(settings: Settings, roles: list[str]) -> Settings:
         raise UsageError(f"[sharing] says which model each role has; remove model from [roles.{named[0]}]")
     pattern_id, pattern = next(iter(settings.models.items()))
     of_role = _shared_out(settings, roles, pattern_id)
-    models = dict.fromkeys(dict.fromkeys(of_role[r] for r in roles), pattern)
-    return _with_roles(settings, of_role, models)
+    spoken = dict.fromkeys(of_role[r] for r in roles)
+    if settings.sharing.regime == "adapters":
+        models = adapters_for_roles(pattern_id, pattern, spoken)
+    else:
+        models = dict.fromkeys(spoken, pattern)
+    return _with_roles(settings, of_role, with_bases(models, spoken))
 
 
 def _declared(settings: Settings, roles: list[str]) -> dict[str, str]:
@@ -50,10 +56,12 @@ def _shared_out(settings: Settings, roles: list[str], pattern_id: str) -> dict[s
     sharing = settings.sharing
     assert sharing is not None
     if (sharing.regime is None) == (not sharing.groups):
-        raise UsageError('[sharing]: give either regime = "full" or "separate", or groups = {name = [roles]}')
+        raise UsageError(
+            '[sharing]: give either regime = "full", "separate" or "adapters", or groups = {name = [roles]}'
+        )
     if sharing.regime == "full":
         return dict.fromkeys(roles, pattern_id)
-    if sharing.regime == "separate":
+    if sharing.regime in ("separate", "adapters"):
         return {role: role for role in roles}
     of_role: dict[str, str] = {}
     for group, members in sharing.groups.items():
@@ -82,11 +90,20 @@ def _with_roles(
 
 
 def model_map(settings: Settings) -> ModelMap:
+    roles = {role: str(s.model) for role, s in settings.roles.items()}
+    bases = only_bases(settings.models, roles.values())
     models = {
-        model_id: Model(model_id, base_id=model_id, checkpoint=m.checkpoint, trainable=m.train)
+        model_id: Model(
+            model_id,
+            base_id=base_id_of(model_id, m),
+            checkpoint=m.checkpoint,
+            trainable=m.train,
+            adapter=m.adapter.model_dump() if m.adapter else None,
+        )
         for model_id, m in settings.models.items()
+        if model_id not in bases
     }
-    mapped = ModelMap(models, {role: str(s.model) for role, s in settings.roles.items()})
+    mapped = ModelMap(models, roles)
     if not mapped.trainable:
         raise UsageError("every model has train = false, so there is nothing to train; set one to true")
     return mapped

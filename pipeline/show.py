@@ -16,14 +16,26 @@ from rich.text import Text
 from pipeline.artifacts import update_summaries
 from pipeline.episodes import Played, find_episode, sample_episodes
 from pipeline.metrics import iteration_metrics
-from pipeline.render import IterationView, echo, make_console, runs_table, summary, summary_dict
+from pipeline.render import (
+    IterationView,
+    echo,
+    evaluation_table,
+    make_console,
+    places,
+    runs_table,
+    summary,
+    summary_dict,
+    training_line,
+    visible,
+)
 from pipeline.store import Manifest, Run, stored_tables
 from pipeline.transcript import transcript, transcript_dict
 from stages.tables import TableRef
 from workflows.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.runner import Finished
+    from pipeline.evaluation import Evaluated
+    from pipeline.execution import Finished
 
 
 def print_summary(run: Run, finished: Finished, link: str | None) -> None:
@@ -41,6 +53,31 @@ def print_summary(run: Run, finished: Finished, link: str | None) -> None:
         where=places_of(run, finished.index, link),
     )
     echo(make_console(), summary(view))
+
+
+class TrainingLog:
+    """One printed line for each iteration of a training; keeps the last for the summary."""
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+        self.last: Finished | None = None
+        self._console = make_console()
+
+    def add(self, finished: Finished) -> None:
+        self.last = finished
+        echo(
+            self._console,
+            training_line(finished.metrics, finished.index, self.iterations, finished.seconds),
+        )
+
+
+def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:
+    """Print the scores of one evaluation, and where its tables are."""
+    data = found.as_dict()
+    table = evaluation_table(found.split, found.index, data["scores"], data["episodes"])
+    notes = [Text(f"  note: {visible(note)}", "yellow") for note in found.done.notes]
+    where = places({"  tables": found.folder})
+    _print_all([table, *notes, where], data | {"folder": found.folder}, as_json)
 
 
 def print_iteration(

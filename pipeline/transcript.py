@@ -100,8 +100,8 @@ def _turn_head(turn: Row) -> Text:
         speaker.append(f"round {turn['round']}")
     text.append(visible("".join(f"  {s}" for s in speaker)), "not dim")
     text.append(f"  {visible(str(turn['status']))}", f"not dim {_style(turn['status'])}")
-    if turn.get("response_token_ids") is not None:
-        tokens = f"{number(turn.get('num_prompt_tokens'))} → {number(len(turn['response_token_ids']))} tokens"
+    if turn.get("num_response_tokens") is not None:
+        tokens = f"{number(turn.get('num_prompt_tokens'))} → {number(turn['num_response_tokens'])} tokens"
         text.append(f"  {tokens}")
     return text
 

@@ -16,17 +16,26 @@ import polars as pl
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """One episode as a reward sees it. `turns` are in `turn_index` order, JSON columns decoded."""
+    """One episode as a reward sees it. `turns` are in `turn_index` order, JSON columns decoded.
+
+    `addressed` are the positions of the turns that the reward may go to, where its settings name roles
+    or steps; None: all.
+    """
 
     episode_id: str
     status: str
     inputs: Mapping[str, Any]
     gold: Mapping[str, Any]
     turns: Sequence[Mapping[str, Any]]
+    addressed: frozenset[int] | None = None
 
     def trainable(self) -> list[int]:
-        """Positions in `turns` that get a reward: llm turns of a model that is trained."""
-        return [i for i, t in enumerate(self.turns) if t["event"] == "llm" and t["trainable"]]
+        """Positions in `turns` that get this reward: addressed llm turns of a model that is trained."""
+        return [
+            i
+            for i, t in enumerate(self.turns)
+            if t["event"] == "llm" and t["trainable"] and (self.addressed is None or i in self.addressed)
+        ]
 
 
 class Reward(Protocol):
@@ -38,8 +47,25 @@ class Reward(Protocol):
 class Credit(Protocol):
     """Adds `return`, `advantage` (nullable) to the usable turns of whole groups.
 
-    The frame has the identity columns of `turns`, `role`, `step`, `round`, `branch`, `model_id`,
-    `reward`, sorted by key. Rows keep their keys; order does not matter.
+    The frame has the identity columns of `turns`, `role`, `step`, `round`, `branch`, `context_hash`,
+    `model_id`, `reward`, sorted by key. Rows keep their keys; order does not matter.
     """
 
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame: ...
+
+
+class SurveyedCredit(Credit, Protocol):
+    """A credit method that must know something of all groups before it can credit any.
+
+    The groups of an iteration lie in parts that are credited apart from each other. First each part is
+    surveyed; then `bound` gives the method that credits them all. A method that also has
+    `after(surveys, before, iteration)` and `keeps_baselines = True` remembers: what `after` returns is
+    the iteration's table `baselines`, and `before` is that of the iteration before (no rows, if there
+    is none).
+    """
+
+    def survey(self, turns: pl.DataFrame) -> pl.DataFrame:
+        """A few numbers about one part's usable turns; called for parts with usable turns only."""
+
+    def bound(self, surveys: Sequence[pl.DataFrame], before: pl.DataFrame) -> Credit:
+        """The method as it credits this iteration; `surveys` in the order of the parts."""

@@ -6,36 +6,48 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rewards.answers import kept_format
 from rewards.base import PlayedEpisode
 from workflows.errors import UsageError
-from workflows.trajectory import TRUNCATED
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """0 for a turn in its role's format, minus the role's weight for one that is not.
+    """`valid` for a turn in its role's format and `invalid` for one that is not, times the role's weight.
 
     A turn that the token limit cut off counts as broken, whatever its parser made of it. A role
     without a format (`format_valid` is null) can break none.
 
     Options:
-        weights: the size of the penalty by role; 1 for a role that is not named.
+        weights: what the format of a role weighs; 1 for a role that is not named.
+        valid, invalid: 0 and -1, a penalty; 1 and 0 make a bonus of it.
 
     Raises:
-        UsageError: a weight is negative or not finite.
+        UsageError: a weight is negative, a number is not finite, or `valid` is below `invalid`.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
+    valid: float = 0.0
+    invalid: float = -1.0
 
     def __post_init__(self) -> None:
         for role, weight in self.weights.items():
-            if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-                raise UsageError(f"reward format: the weight of role {role!r} is {weight!r}; use 0 or more")
+            if not (_is_number(weight) and weight >= 0):
+                raise UsageError(f"the weight of role {role!r} is {weight!r}; use 0 or more")
+        if not (_is_number(self.valid) and _is_number(self.invalid) and self.valid >= self.invalid):
+            raise UsageError(
+                f"options valid and invalid are {self.valid!r} and {self.invalid!r}; "
+                "use finite numbers, valid not below invalid"
+            )
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
-        penalties: list[float | None] = [None] * len(episode.turns)
+        values: list[float | None] = [None] * len(episode.turns)
         for position in episode.trainable():
             turn = episode.turns[position]
-            broken = turn["format_valid"] is False or turn["status"] == TRUNCATED
-            penalties[position] = 0.0 - self.weights.get(turn["role"], 1.0) if broken else 0.0
-        return penalties
+            value = self.valid if kept_format(turn) else self.invalid
+            values[position] = 0.0 + self.weights.get(turn["role"], 1.0) * value  # 0, never -0
+        return values
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

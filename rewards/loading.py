@@ -13,10 +13,24 @@ from workflows.loading import load_object, load_plugin
 
 BUILTIN_REWARDS: Final = {
     "token_f1": "rewards.token_f1:TokenF1",
+    "exact_match": "rewards.exact_match:ExactMatch",
+    "f1_by_round": "rewards.f1_by_round:F1ByRound",
     "format": "rewards.format:Format",
+    "judge": "rewards.judge:Judge",
+    "length": "rewards.length:Length",
+    "pass_rate_by_round": "rewards.pass_rate_by_round:PassRateByRound",
+    "math_correct": "rewards.math_correct:MathCorrect",
 }
 BUILTIN_CREDIT: Final = {
     "group_relative": "rewards.credit.group_relative:GroupRelative",
+    "dr_grpo": "rewards.credit.group_relative:GroupRelative",
+    "grpo": "rewards.credit.grpo:Grpo",
+    "rloo": "rewards.credit.rloo:Rloo",
+    "reinforce_pp": "rewards.credit.reinforce_pp:ReinforcePP",
+    "rank_normal": "rewards.credit.rank_normal:RankNormal",
+    "running_baseline": "rewards.credit.running_baseline:RunningBaseline",
+    "rejection": "rewards.credit.rejection:Rejection",
+    "none": "rewards.credit.none:NoAdvantage",
 }
 
 
@@ -31,6 +45,14 @@ def load_reward(use: str, options: Mapping[str, Any]) -> Reward:
     """
     reward: Reward = _load(use, options, BUILTIN_REWARDS, "reward", "episode")
     return reward
+
+
+def reward_takes(use: str, option: str) -> bool:
+    """Whether the reward that `use` names has such an option. False for what can't be loaded."""
+    try:
+        return option in inspect.signature(load_object(BUILTIN_REWARDS.get(use, use))).parameters
+    except (UsageError, TypeError, ValueError):
+        return False
 
 
 def load_credit(use: str, options: Mapping[str, Any]) -> Credit:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Real
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ _TURN_COLUMNS: Final = (
     "role",
     "model_id",
     "trainable",
+    "num_response_tokens",
     "response_text",
     "parsed",
     "format_valid",
@@ -51,19 +53,46 @@ EPISODES_SEEN: Final = pa.schema([EPISODES.field(c) for c in _EPISODE_COLUMNS])
 TURNS_SEEN: Final = pa.schema([TURNS.field(c) for c in _TURN_COLUMNS])
 """What rewards see of the tables: no token lists, no prompts, no clocks."""
 
+NOT_AN_LLM_TURN: Final = "not an llm turn"
+FROZEN: Final = "model is frozen"
+NO_VALUES: Final = "no reward values this turn"
+NO_FAILURES: Final = frozenset({NOT_AN_LLM_TURN, FROZEN, NO_VALUES, TRUNCATED})
+"""Reasons why a turn has no reward although its episode was scored."""
+
 _JSON_COLUMNS: Final = ("parsed", "tool_request", "tool_result")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
+    """One reward of a run, what it weighs, and whom it goes to: None for `roles` or `steps` means all."""
+
     name: str
     weight: float
     reward: Reward
+    roles: frozenset[str] | None = None
+    steps: frozenset[str] | None = None
+
+    def addressed(self, turns: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
+        """Positions of the turns that it goes to; None: all."""
+        if self.roles is None and self.steps is None:
+            return None
+        return frozenset(
+            i
+            for i, turn in enumerate(turns)
+            if (self.roles is None or turn["role"] in self.roles)
+            and (self.steps is None or turn["step"] in self.steps)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedRewards:
     """The rewards of a run; a turn's reward is the weighted sum of the parts that are not null.
+
+    Whatever mix is wanted is a list of these. Per trajectory: a reward that gives all turns one number,
+    such as `token_f1`. Per role or step: `roles` and `steps` say whom a reward goes to; the others'
+    part is null, and a "split" share is divided among those named. Per turn: a reward that gives each
+    turn its own, such as `f1_by_round`. A reward of weight 0 is a metric: its parts are kept, and it
+    makes no reward out of null.
 
     Raises:
         UsageError: no reward, two of one name, or a weight that is not finite.
@@ -154,7 +183,7 @@ def _score_episode(
             episode["status"],
             json.loads(task["inputs"]),
             json.loads(task["gold"]),
-            turns,
+            [MappingProxyType(turn) for turn in turns],  # what a reward writes there, no other may read
         )
         try:
             parts = {item.name: _values(item, played) for item in rewards.items}
@@ -175,11 +204,11 @@ def _why_unusable(status: str, turns: list[dict[str, Any]]) -> str | None:
 
 def _why_no_reward(turn: Mapping[str, Any], truncated: Truncated) -> str | None:
     if turn["event"] != "llm":
-        return "not an llm turn"
+        return NOT_AN_LLM_TURN
     if not turn["trainable"]:
-        return "model is frozen"
+        return FROZEN
     if truncated == "exclude" and turn["status"] == TRUNCATED:
-        return "truncated"
+        return TRUNCATED
     return None
 
 
@@ -194,22 +223,30 @@ def _row(
     if reason is not None:
         return row | {"reward": None, "no_reward_reason": reason}
     mine = {name: values[position] for name, values in parts.items()}
-    weighted = [item.weight * value for item in rewards.items if (value := mine[item.name]) is not None]
+    weighted = [
+        item.weight * value
+        for item in rewards.items
+        if item.weight and (value := mine[item.name]) is not None
+    ]
     return row | {
         "reward": sum(weighted) if weighted else None,
         "reward_parts": [{"name": name, "value": value} for name, value in mine.items()],
-        "no_reward_reason": None if weighted else "no reward values this turn",
+        "no_reward_reason": None if weighted else NO_VALUES,
     }
 
 
 def _values(item: WeightedReward, episode: PlayedEpisode) -> list[float | None]:
-    """One number or null per turn from one reward, checked.
+    """One number or null per turn from one reward, checked; null for turns that it does not go to.
 
     Raises:
         _RewardFailed: the reward raised, or what it returned is something else.
     """
+    addressed = item.addressed(episode.turns)
     try:
-        values = list(item.reward(episode))
+        given = item.reward(episode if addressed is None else replace(episode, addressed=addressed))
+        if isinstance(given, str | Mapping | Set):
+            raise TypeError(f"it gave a {type(given).__name__}, expected one value per turn in their order")
+        values = list(given)
     except Exception as error:  # a plug-in may raise anything; cancellation is no Exception and passes
         detail = " ".join(f"{type(error).__name__}: {error}".split())
         raise _RewardFailed(f"reward {item.name!r} failed: {detail[:200]}") from error
@@ -218,10 +255,24 @@ def _values(item: WeightedReward, episode: PlayedEpisode) -> list[float | None]:
             f"reward {item.name!r} gave the wrong number of values: {len(values)} for "
             f"{len(episode.turns)} turns"
         )
-    for value in values:
-        if value is not None and not (isinstance(value, numbers.Real) and math.isfinite(value)):
-            raise _RewardFailed(f"reward {item.name!r} gave what is no finite number: {value!r:.200}")
-    return [None if value is None else float(value) for value in values]
+    numbers = [None if value is None else _finite(value, item.name) for value in values]
+    if addressed is None:
+        return numbers
+    return [number if position in addressed else None for position, number in enumerate(numbers)]
+
+
+def _finite(value: Any, name: str) -> float:
+    """`value` as a float.
+
+    Raises:
+        _RewardFailed: it is no number, or none that is finite.
+    """
+    try:
+        if isinstance(value, Real) and math.isfinite(number := float(value)):
+            return number
+    except OverflowError:  # beyond all floats, and too long to show
+        value = f"a number ({type(value).__name__}) that no float can hold"
+    raise _RewardFailed(f"reward {name!r} gave what is no finite number: {value!r:.200}")
 
 
 def _rows(table: pa.Table, seen: pa.Schema) -> list[dict[str, Any]]:

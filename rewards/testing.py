@@ -1,4 +1,4 @@
-"""A reward for tests of whole runs: it tells replies apart whatever model wrote them."""
+"""Rewards for tests of whole runs, whatever model replies."""
 
 from __future__ import annotations
 
@@ -10,4 +10,12 @@ def distinct_characters(episode: PlayedEpisode) -> list[float | None]:
     values: list[float | None] = [None] * len(episode.turns)
     for position in episode.trainable():
         values[position] = float(len(set(episode.turns[position]["response_text"] or "")))
+    return values
+
+
+def constant(episode: PlayedEpisode) -> list[float | None]:
+    """1 for every trained turn: nothing can be learned from it."""
+    values: list[float | None] = [None] * len(episode.turns)
+    for position in episode.trainable():
+        values[position] = 1.0
     return values

@@ -95,6 +95,8 @@ class Stage(Protocol):
 
     `inputs` and `outputs` map table names to schemas; `folder` is where the manifest lies, within
     the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
+    A stage may also have `carried`: inputs that are outputs of the iteration before, by name; they have
+    no parts in the first iteration.
     """
 
     @property
@@ -122,8 +124,12 @@ def check_chain(stages: Sequence[Stage]) -> None:
         UsageError: naming the stage, the table and what is there instead.
     """
     known: dict[str, tuple[str, pa.Schema]] = {}
+    written = {table: schema for stage in stages for table, schema in stage.outputs.items()}
     for stage in stages:
+        carried = carried_of(stage)
         for table, schema in stage.inputs.items():
+            if table in carried and written.get(carried[table]) == schema:
+                continue
             if table not in known:
                 raise UsageError(
                     f"stage {stage.name!r} reads table {table!r}, which no earlier stage writes; "
@@ -140,6 +146,12 @@ def check_chain(stages: Sequence[Stage]) -> None:
             if table in known:
                 raise UsageError(f"table {table!r} is written by {known[table][0]!r} and by {stage.name!r}")
             known[table] = (stage.name, schema)
+
+
+def carried_of(stage: Stage) -> Mapping[str, str]:
+    """Inputs of a stage that are outputs of the iteration before: its input's name → that table."""
+    carried: Mapping[str, str] = getattr(stage, "carried", {})
+    return carried
 
 
 def map_parts(

@@ -103,7 +103,7 @@ def describe_checkpoint(folder: str) -> CheckpointInfo:
             "folder, or use an instruct model"
         )
     dtypes = Counter[str]()
-    for _, entry in _tensors(path):
+    for _, entry in tensors_of(path):
         dtypes[entry["dtype"]] += prod(entry["shape"])
     heads = int(text_config.get("num_attention_heads") or 1)
     dtype = dtypes.most_common(1)[0][0]
@@ -153,7 +153,7 @@ def require_same_tensors(folder: str, like: str) -> None:
     Raises:
         RunFailed: naming the first such tensor.
     """
-    have, want = (dict(_tensors(Path(f))) for f in (folder, like))
+    have, want = (dict(tensors_of(Path(f))) for f in (folder, like))
     for name, entry in want.items():
         found = have[name]["shape"] if name in have else "no such tensor"
         if found != entry["shape"]:
@@ -197,7 +197,7 @@ def read_json(file: Path, what: str = "it is needed") -> dict[str, Any]:
     return value
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def tensors_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names and header entries (dtype, shape) of all tensors. A safetensors file is eight bytes of
     length, a JSON header, then data."""
     for file in weight_files(path):

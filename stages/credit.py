@@ -1,4 +1,4 @@
-"""turns, episodes, rewards → credit: return and advantage of every turn; no GPU."""
+"""turns, episodes, rewards → credit, baselines: return and advantage of every turn; no GPU."""
 
 from __future__ import annotations
 
@@ -7,43 +7,71 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from rewards.base import Credit
-from rewards.credit.assign import EPISODES_SEEN, REWARDS_SEEN, TURNS_SEEN, assign_credit, group_metrics
+from rewards.credit.assign import (
+    EPISODES_SEEN,
+    REWARDS_SEEN,
+    TURNS_SEEN,
+    assign_credit,
+    group_keys_of,
+    group_metrics,
+    join_turns,
+    usable_turns,
+)
+from rewards.credit.silent import LeaveOutSilent
 from rewards.scoring import kind_of
 from stages.base import Account, Context, Lease, StageResult, map_parts
 from stages.tables import TableRef, TableSink, aligned_parts
-from workflows.trajectory import CREDIT
+from workflows.trajectory import BASELINES, CREDIT
 
 
 @dataclass(frozen=True, slots=True)
 class CreditStage:
-    """Credit every turn that has a reward, whole groups at a time: a part holds whole groups."""
+    """Credit every turn that has a reward, whole groups at a time: a part holds whole groups.
+
+    A method that must know something of all groups first (`rewards.base.SurveyedCredit`) gets a pass
+    over the parts for that. A method that keeps baselines reads those of the iteration before
+    (`baselines_before`) and writes its own.
+    """
 
     method: Credit
+    leave_out: LeaveOutSilent | None = None
 
     name: str = "credit"
     folder: str = "credit"
     lease: Lease = "none"
 
     @property
+    def _remembers(self) -> bool:
+        return bool(getattr(self.method, "keeps_baselines", False))
+
+    @property
     def inputs(self) -> dict[str, pa.Schema]:
-        return {"turns": TURNS_SEEN, "episodes": EPISODES_SEEN, "rewards": REWARDS_SEEN}
+        carried = dict.fromkeys(self.carried, BASELINES)
+        return {"turns": TURNS_SEEN, "episodes": EPISODES_SEEN, "rewards": REWARDS_SEEN, **carried}
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """Inputs that are outputs of the iteration before, by name; without rows in the first."""
+        return {"baselines_before": "baselines"} if self._remembers else {}
 
     @property
     def outputs(self) -> dict[str, pa.Schema]:
-        return {"credit": CREDIT}
+        return {"credit": CREDIT, **({"baselines": BASELINES} if self._remembers else {})}
 
     @property
     def places(self) -> dict[str, str]:
-        return {"credit": ""}
+        return {"credit": "", **({"baselines": "baselines"} if self._remembers else {})}
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tables = {name: inputs[name] for name in self.inputs}
+        tables = {name: inputs[name] for name in ("turns", "episodes", "rewards")}
         indices = aligned_parts(tables)
+        method, baselines = self._bound(indices, tables, inputs, context.iteration)
         context.progress.start("credit", len(indices), "part")
         receipts = map_parts(
             credit_part,
@@ -51,28 +79,68 @@ class CreditStage:
             on_done=lambda _: context.progress.advance(),
             tables=tables,
             sink=outputs["credit"],
-            method=self.method,
+            method=method,
+            leave_out=self.leave_out,
         )
         context.progress.finish()
-        return _result(receipts)
+        result = _result(receipts)
+        if baselines is not None:
+            written = outputs["baselines"].write_part(0, baselines.to_arrow().cast(BASELINES))
+            result.parts["baselines"] = [written]
+            for row in baselines.iter_rows(named=True):
+                result.metrics[f"baseline/{row['key']}"] = row["mean"]
+        return result
+
+    def _bound(
+        self,
+        indices: Sequence[int],
+        tables: Mapping[str, TableRef],
+        inputs: Mapping[str, TableRef],
+        iteration: int,
+    ) -> tuple[Credit, pl.DataFrame | None]:
+        """The method as it credits this iteration, and the baselines after it."""
+        method: Any = self.method
+        if not hasattr(method, "survey"):
+            return self.method, None
+        before = pl.DataFrame(BASELINES.empty_table())
+        if self._remembers:
+            before = pl.DataFrame(inputs["baselines_before"].read())
+        receipts = map_parts(survey_part, indices, tables=tables, method=method)
+        surveys = [r["survey"] for r in receipts if r["survey"] is not None]
+        after = method.after(surveys, before, iteration) if self._remembers else None
+        return method.bound(surveys, before), after
+
+
+def survey_part(index: int, tables: Mapping[str, TableRef], method: Any) -> dict[str, Any]:
+    """A method's survey of part `index`; None for a part without usable turns."""
+    usable = usable_turns(join_turns(*_read(index, tables)))
+    return {"survey": method.survey(usable) if usable.height else None}
 
 
 def credit_part(
-    index: int, tables: Mapping[str, TableRef], sink: TableSink, method: Credit
+    index: int,
+    tables: Mapping[str, TableRef],
+    sink: TableSink,
+    method: Credit,
+    leave_out: LeaveOutSilent | None = None,
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its part and counts."""
-    turns, episodes, rewards = (
-        tables[name].read_part(index, schema.names)
-        for name, schema in (("turns", TURNS_SEEN), ("episodes", EPISODES_SEEN), ("rewards", REWARDS_SEEN))
-    )
-    credit = assign_credit(turns, episodes, rewards, method)
-    keys: Sequence[str] = getattr(method, "group_keys", ("group_id",))
+    turns, episodes, rewards = _read(index, tables)
+    credit = assign_credit(turns, episodes, rewards, method, leave_out)
     return {
         "part": sink.write_part(index, credit),
         "turns": credit.num_rows,
         "excluded": Counter(kind_of(r) for r in credit["excluded"].to_pylist() if r is not None),
-        "groups": Counter(group_metrics(turns, episodes, rewards, credit, keys)),
+        "groups": Counter(group_metrics(turns, episodes, rewards, credit, group_keys_of(method))),
     }
+
+
+def _read(index: int, tables: Mapping[str, TableRef]) -> tuple[pa.Table, pa.Table, pa.Table]:
+    turns, episodes, rewards = (
+        tables[name].read_part(index, schema.names)
+        for name, schema in (("turns", TURNS_SEEN), ("episodes", EPISODES_SEEN), ("rewards", REWARDS_SEEN))
+    )
+    return turns, episodes, rewards
 
 
 def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
@@ -87,7 +155,7 @@ def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
     }
     notes = []
     if alone := groups["groups_of_one_episode"]:
-        notes.append(f"{alone} of {groups['groups']} groups have one usable episode: advantage 0")
+        notes.append(f"{alone} of {groups['groups']} groups have one usable episode to compare")
     if groups["groups"] and groups["groups_without_signal"] == groups["groups"]:
         notes.append(f"no signal: every advantage of all {groups['groups']} groups is 0")
     account = Account(

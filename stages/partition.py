@@ -1,4 +1,4 @@
-"""turns, credit → partition/<model>: what each model's update needs, in micro-batches; no GPU.
+"""turns, rewards, credit → partition/<model>: what each model's update needs, in micro-batches; no GPU.
 
 Two passes over the parts. The first reads keys and lengths of every usable turn, small enough for
 the driver, which plans each model's batches (`stages.balance`). The second writes one output part
@@ -21,21 +21,31 @@ from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.base import Account, Context, Lease, StageResult, map_parts
 from stages.tables import Part, TableRef, TableSink, aligned_parts
 from workflows.errors import RunFailed, SchemaError, UsageError
-from workflows.trajectory import CREDIT, PARTITION, TURN_KEYS, TURNS
+from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS
 
-_LENGTH_COLUMNS: Final = (*TURN_KEYS, "model_id", "num_prompt_tokens", "response_token_ids")
+_LENGTH_COLUMNS: Final = (
+    *TURN_KEYS,
+    "model_id",
+    "role",
+    "context_hash",
+    "num_prompt_tokens",
+    "response_token_ids",
+)
 _ROW_COLUMNS: Final = (
     *TURN_KEYS,
     "group_id",
     "model_id",
     "role",
     "step",
+    "round",
+    "branch",
     "policy_version",
     "prompt_token_ids",
     "response_token_ids",
     "behaviour_logprobs",
     "sampling",
 )
+_REWARD_COLUMNS: Final = (*TURN_KEYS, "reward")
 _CREDIT_COLUMNS: Final = (*TURN_KEYS, "return", "advantage", "excluded")
 _ALL_TURN_COLUMNS: Final = tuple(dict.fromkeys((*_LENGTH_COLUMNS, *_ROW_COLUMNS)))
 _SURVEY: Final = {
@@ -44,6 +54,7 @@ _SURVEY: Final = {
     "model_id": pl.String,
     "num_prompt_tokens": pl.Int32,
     "num_response_tokens": pl.Int32,
+    "prompt": pl.String,  # equal for equal prompts
     "advantage": pl.Float64,
     "source": pl.Int32,  # number of the input part
 }
@@ -52,7 +63,8 @@ _SURVEY: Final = {
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """How one model's rows are cut: over `ranks`, into `mini_batches` optimizer steps per epoch, and
-    these into forward passes of at most `micro_batch_tokens` padded tokens.
+    these into forward passes of at most `micro_batch_tokens` tokens: padded ones, or, where its trainer
+    computes shared prompts once, real ones (`stages.balance`).
 
     Raises:
         UsageError: a number below 1.
@@ -63,6 +75,7 @@ class PartitionSpec:
     mini_batches: int
     micro_batch_tokens: int
     seed: int
+    shared_prefix: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ranks", "mini_batches", "micro_batch_tokens"):
@@ -76,13 +89,15 @@ class PartitionStage:
 
     A part holds rows of one rank only, sorted by mini-batch, micro-batch and key; parts are in rank
     order, a micro-batch is never split over two, and a rank without rows has one empty part.
-    Turns that credit excludes, and turns without response tokens, are left out and counted.
+    Turns that credit excludes, turns of frozen roles, and turns without response tokens, are left out
+    and counted.
 
     Raises (from `run`):
         RunFailed: no model has a usable turn.
     """
 
     models: tuple[PartitionSpec, ...]
+    frozen_roles: frozenset[str] = frozenset()  # not trained on, though their model is
     part_bytes: int = 64 << 20  # a rank's rows beyond this go to a further part
 
     name: str = "partition"
@@ -98,6 +113,7 @@ class PartitionStage:
     def inputs(self) -> dict[str, pa.Schema]:
         return {
             "turns": pa.schema([TURNS.field(c) for c in _ALL_TURN_COLUMNS]),
+            "rewards": pa.schema([REWARDS.field(c) for c in _REWARD_COLUMNS]),
             "credit": pa.schema([CREDIT.field(c) for c in _CREDIT_COLUMNS]),
         }
 
@@ -115,7 +131,9 @@ class PartitionStage:
         tables = {name: inputs[name] for name in self.inputs}
         indices = aligned_parts(tables)
         models = tuple(m.model_id for m in self.models)
-        surveys = map_parts(survey_part, indices, tables=tables, models=models)
+        surveys = map_parts(
+            survey_part, indices, tables=tables, models=models, frozen_roles=self.frozen_roles
+        )
         excluded: Counter[str] = sum((s["excluded"] for s in surveys), Counter())
         rows = pl.concat([pl.DataFrame(schema=_SURVEY), *(s["usable"] for s in surveys)])
         if not rows.height:
@@ -160,7 +178,12 @@ def table_of(model_id: str) -> str:
     return f"partition/{model_id}"
 
 
-def survey_part(index: int, tables: Mapping[str, TableRef], models: Sequence[str]) -> dict[str, Any]:
+def survey_part(
+    index: int,
+    tables: Mapping[str, TableRef],
+    models: Sequence[str],
+    frozen_roles: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
     """Keys and lengths of the usable turns of part `index`, and the others counted by reason."""
     turns = _with_response_lengths(tables["turns"].read_part(index, _LENGTH_COLUMNS))
     credit = pl.DataFrame(tables["credit"].read_part(index, _CREDIT_COLUMNS))
@@ -173,13 +196,17 @@ def survey_part(index: int, tables: Mapping[str, TableRef], models: Sequence[str
     reason = (
         pl.when(pl.col("excluded").is_not_null())
         .then(pl.col("excluded"))
-        .when(pl.col("num_response_tokens") == 0)
-        .then(pl.lit("no response tokens"))
+        .when(pl.col("role").is_in(sorted(frozen_roles)))
+        .then(pl.lit("role is frozen"))
         .when(~pl.col("model_id").is_in(models))
         .then(pl.lit("model ") + pl.col("model_id").fill_null("(none)") + pl.lit(" is not partitioned"))
+        .when(pl.col("num_response_tokens") == 0)
+        .then(pl.lit("no response tokens"))
     )
     both = both.with_columns(reason=reason)
-    usable = both.filter(pl.col("reason").is_null()).with_columns(source=pl.lit(index, pl.Int32))
+    usable = both.filter(pl.col("reason").is_null()).with_columns(
+        source=pl.lit(index, pl.Int32), prompt="context_hash"
+    )
     left_out = both.sort(TURN_KEYS)["reason"].drop_nulls().to_list()
     return {
         "usable": usable.select(list(_SURVEY)),
@@ -196,8 +223,9 @@ def write_part(
     pieces = [PARTITION.empty_table()]
     for (source,), wanted in job.rows.group_by("source", maintain_order=True):
         turns = tables["turns"].read_part(source, _ROW_COLUMNS)
+        rewards = tables["rewards"].read_part(source, _REWARD_COLUMNS)
         credit = tables["credit"].read_part(source, _CREDIT_COLUMNS)
-        pieces.append(gather(turns, credit, wanted))
+        pieces.append(gather(turns, rewards, credit, wanted))
     table = pa.concat_tables(pieces).sort_by(
         [(c, "ascending") for c in ("rank", "mini_batch", "micro_batch", *TURN_KEYS)]
     )
@@ -209,7 +237,7 @@ def write_part(
     return {"part": sinks[job.model_id].write_part(job.number, table)}
 
 
-def gather(turns: pa.Table, credit: pa.Table, places: pl.DataFrame) -> pa.Table:
+def gather(turns: pa.Table, rewards: pa.Table, credit: pa.Table, places: pl.DataFrame) -> pa.Table:
     """The rows of `PARTITION` that `places` (turn keys and PLAN_COLUMNS) asks for, as far as they are here.
 
     Raises:
@@ -219,6 +247,7 @@ def gather(turns: pa.Table, credit: pa.Table, places: pl.DataFrame) -> pa.Table:
     wanted = (
         _positions(turns, "turn_row")
         .join(places, on=TURN_KEYS)
+        .join(_positions(rewards, "reward_row"), on=TURN_KEYS)
         .join(_positions(credit, "credit_row"), on=TURN_KEYS)
     )
     rows = turns.take(wanted["turn_row"].to_arrow())
@@ -227,6 +256,7 @@ def gather(turns: pa.Table, credit: pa.Table, places: pl.DataFrame) -> pa.Table:
     columns = {name: rows[name] for name in _ROW_COLUMNS if name != "sampling"}
     columns |= {name: wanted[name].to_arrow() for name in PLAN_COLUMNS}
     columns |= {"temperature": temperature.to_arrow()}
+    columns |= {"reward": rewards["reward"].take(wanted["reward_row"].to_arrow())}
     columns |= {name: credits[name] for name in ("return", "advantage")}
     table = pa.table(columns).select(PARTITION.names).cast(PARTITION)
     _refuse_broken_rows(table)
@@ -267,6 +297,7 @@ def _jobs(spec: PartitionSpec, rows: pl.DataFrame, part_bytes: int) -> list[Job]
         mini_batches=spec.mini_batches,
         micro_batch_tokens=spec.micro_batch_tokens,
         seed=spec.seed,
+        shared_prefix=spec.shared_prefix,
     ).join(its_rows.select(*TURN_KEYS, "source", "num_response_tokens"), on=TURN_KEYS, maintain_order="left")
     # ids of 4 bytes, logprobs of 4 bytes, and what a row weighs without them
     size = 4 * (pl.col("num_tokens") + pl.col("num_response_tokens")) + 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import fsspec
 import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.player import Shard, receipt_uri
+from stages.player import Shard, play_shard, receipt_uri
 from stages.tables import Part, TableRef, TableSink
 from workflows.errors import RunFailed
 from workflows.trajectory import EPISODES, TASKS, TURNS
@@ -28,7 +28,11 @@ class RolloutStage:
 
     Each part of `tasks` is a shard that a player plays and commits by itself: after a kill the
     finished shards stay. Several shards are under way at once, so that engines stay full across
-    shard borders. A share of failed episodes above `max_failed_share` fails the run.
+    shard borders.
+
+    A failed episode costs no other: its rows are kept and counted, and what it leaves is a *partial*
+    group, whose other episodes are compared with each other. A share of failed episodes above
+    `max_failed_share` fails the run with the most frequent causes.
     """
 
     group_size: int
@@ -80,37 +84,57 @@ class RolloutStage:
         at_once = min(8, -(-self.max_in_flight // episodes_per_shard) + 1)
 
         def play_one(index: int) -> dict[str, Any]:
-            import ray
-
-            player = players[index % len(players)]
-            receipt: dict[str, Any] = ray.get(player.play_shard.remote(by_index[index]))
-            return receipt
+            return play_shard(players[index % len(players)], by_index[index])
 
         return map_parts(play_one, sorted(by_index), num_cpus=0.01, retries=0, concurrency=at_once)
 
     def _result(self, receipts: Sequence[Mapping[str, Any]], asked: int) -> StageResult:
         parts = {t: [Part(**r["parts"][t]) for r in receipts] for t in ("turns", "episodes")}
-        failed: Counter[str] = Counter()
+        failed = merged_failures(r["failed"] for r in receipts)
+        num_failed = sum(kind["count"] for kind in failed)
+        self._check_budget(num_failed, failed, asked)
+        groups: Counter[str] = Counter()
         for receipt in receipts:
-            failed.update(receipt["failed"])
-        self._check_budget(failed, asked)
+            groups.update(receipt["groups"])
         episodes = sum(p.rows for p in parts["episodes"])
         metrics = {
             "episodes": float(episodes),
-            "episodes_failed": float(failed.total()),
+            "episodes_failed": float(num_failed),
+            "groups_partial": float(groups["partial"]),
+            "groups_failed": float(groups["failed"]),
             "turns": float(sum(p.rows for p in parts["turns"])),
             "response_tokens": float(sum(r["response_tokens"] for r in receipts)),
             "prompt_tokens": float(sum(r["prompt_tokens"] for r in receipts)),
+            "stray_tool_threads": float(max((r["stray_tool_threads"] for r in receipts), default=0)),
         }
-        notes = [f"{failed.total()} of {asked} episodes failed: {_causes(failed)}"] if failed else []
+        notes = []
+        if failed:
+            left = f"{groups['partial']} groups are partial and {groups['failed']} lost"
+            notes.append(f"{num_failed} of {asked} episodes failed, so {left}: {causes(failed)}")
         return StageResult(parts, [Account("rollout", "episode", asked, episodes)], metrics, notes)
 
-    def _check_budget(self, failed: Counter[str], asked: int) -> None:
-        if failed.total() > self.max_failed_share * asked:
+    def _check_budget(self, num_failed: int, failed: Sequence[Mapping[str, Any]], asked: int) -> None:
+        if num_failed > self.max_failed_share * asked:
             raise RunFailed(
-                f"{failed.total()} of {asked} episodes failed, more than rollout.max_failed_share = "
-                f"{self.max_failed_share:g} allows; most frequent: {_causes(failed)}"
+                f"{num_failed} of {asked} episodes failed, more than the {self.max_failed_share:g} that "
+                f"max_failed_share allows; most frequent: {causes(failed)}"
             )
+
+
+def merged_failures(receipts: Iterable[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The failures of all receipts by kind, the most frequent first."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for receipt in receipts:
+        for kind, found in receipt.items():
+            kinds.setdefault(kind, {**found, "count": 0})["count"] += found["count"]
+    return sorted(kinds.values(), key=lambda kind: (-kind["count"], kind["episode_id"]))
+
+
+def causes(failed: Sequence[Mapping[str, Any]]) -> str:
+    """The most frequent causes, each with its number and the episode that the text is from."""
+    shown = [f"{f['count']} × {f['cause']} (as in {f['episode_id']})" for f in failed[:CAUSES_SHOWN]]
+    more = [f"and {len(failed) - CAUSES_SHOWN} other causes"] if len(failed) > CAUSES_SHOWN else []
+    return "; ".join(shown + more)
 
 
 def read_receipt(uri: str) -> dict[str, Any] | None:
@@ -119,10 +143,6 @@ def read_receipt(uri: str) -> dict[str, Any] | None:
         return None
     receipt: dict[str, Any] = json.loads(fs.cat_file(path))
     return receipt
-
-
-def _causes(failed: Counter[str]) -> str:
-    return "; ".join(f"{count} × {cause}" for cause, count in failed.most_common(CAUSES_SHOWN))
 
 
 class _Ticker:
@@ -171,4 +191,4 @@ class _Ticker:
         return total
 
 
-__all__ = ["RolloutStage", "read_receipt", "receipt_uri"]
+__all__ = ["RolloutStage", "causes", "merged_failures", "read_receipt", "receipt_uri"]

@@ -20,7 +20,8 @@ class SampleStage:
 
     These parts set the part numbers of the whole iteration: part `k` of every later table, up to
     credit, holds the groups of part `k` here. Iteration `i` takes slice `i`, so a resumed run
-    sees the tasks of an unbroken one.
+    sees the tasks of an unbroken one. With `always_first` every iteration takes slice 0: the same
+    tasks each time, for an evaluation or to see whether a team can learn one group by heart.
     """
 
     tasks: pa.Table
@@ -28,6 +29,8 @@ class SampleStage:
     seed: int
     tasks_per_iteration: int
     tasks_per_shard: int
+    always_first: bool = False
+    remarks: tuple[str, ...] = ()  # about the data, for every summary: rows that are not used
 
     name: str = "sample"
     folder: str = "tasks"
@@ -49,7 +52,8 @@ class SampleStage:
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
         count = self.tasks_per_iteration
-        chosen = choose(self.tasks, self.split, self.seed, context.iteration * count, count)
+        start = 0 if self.always_first else context.iteration * count
+        chosen = choose(self.tasks, self.split, self.seed, start, count)
         size = self.tasks_per_shard
         parts = [
             outputs["tasks"].write_part(k, chosen.slice(start, size))
@@ -57,4 +61,4 @@ class SampleStage:
         ]
         account = Account("sample", "task", count, sum(p.rows for p in parts))
         metrics: dict[str, Any] = {"tasks": chosen.num_rows}
-        return StageResult({"tasks": parts}, [account], metrics)
+        return StageResult({"tasks": parts}, [account], metrics, list(self.remarks))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from workflows.errors import UsageError
 
@@ -63,15 +64,38 @@ TINY_TEMPLATE = (
 )
 
 
-def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
-    """A random two-layer Llama over bytes (fp32): for tests and games, the same bits on every build.
+WORDS = (
+    *("see", "say", "hear", "name"),  # of the prompts of `workflows.signal`
+    *("red", "green", "blue", "yellow", "black", "white", "brown", "pink"),
+    *("ba", "do", "ki", "lu", "me", "no", "pa", "ti"),  # mean nothing yet
+)
+WORDS_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}<|say|>"
 
-    `vocab_size` above the tokenizer's own leaves ids that it never writes. Head size 32, because
-    vLLM's CPU kernels want no less.
+
+def _build_words(folder: Path) -> None:
+    """A random two-layer Llama over two dozen words (fp32), small enough for hundreds of updates a minute.
+
+    A word is one token, and every id is a word but four marks, so that a game of words can start
+    from a model that knows nothing at all. With this spread its replies depend on the prompt from the start:
+    a model that says the same to everything has nothing that its listener could learn from.
     """
-    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = ["<|pad|>", "<|end|>", "<|say|>", "<|other|>"]
+    vocabulary = {token: i for i, token in enumerate((*special, *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|other|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(special)
+    _save_random_llama(folder, tokenizer, WORDS_TEMPLATE, len(vocabulary), spread=0.15)
+
+
+def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
+    """A random two-layer Llama over bytes (fp32): for tests, the same bits on every build.
+
+    `vocab_size` above the tokenizer's own leaves ids that it never writes. The spread of its weights is
+    ten times the usual, so that replies depend on the prompt visibly.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     special = ["<|pad|>", "<|end|>", "<|start|>", "<|text|>"]
     tokens = special + sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -79,12 +103,22 @@ def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", bos_token="<|text|>"
-    )
-    fast.chat_template = TINY_TEMPLATE
+    _save_random_llama(folder, tokenizer, TINY_TEMPLATE, vocab_size or len(tokens), spread=0.2)
+
+
+def _save_random_llama(folder: Path, tokenizer: Any, template: str, vocab_size: int, spread: float) -> None:
+    """Write a model and its tokenizer, whose first four ids are pad, end and two marks of its own.
+
+    Head size 32, because vLLM's CPU kernels want no less.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    pad, end, _, text = (tokenizer.id_to_token(i) for i in range(4))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, eos_token=end, bos_token=text)
+    fast.chat_template = template
     config = LlamaConfig(
-        vocab_size=vocab_size or len(tokens),
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -102,8 +136,7 @@ def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             if "norm" not in name:
-                # 0.2, ten times the usual spread: replies then depend on the prompt visibly
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
     model.save_pretrained(folder, safe_serialization=True)
     fast.save_pretrained(folder)
 
@@ -111,6 +144,7 @@ def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
 SHIPPED: dict[str, tuple[Callable[[], str], Callable[[Path], None]]] = {
     "smollm2-135m-instruct": (_smollm2_version, _build_smollm2),
     "tiny": (lambda: "1", _build_tiny),
+    "tiny-words": (lambda: "2", _build_words),
     # knows every id of `workflows.testing.ScriptedModel`, so that whole runs can be tested without an engine
     "tiny-scripted": (lambda: "1", partial(_build_tiny, vocab_size=1024)),
 }

@@ -1,4 +1,5 @@
-"""partition/<model> → updates, a checkpoint and its entry in models: the DeepSpeed update of one model.
+"""partition/<model>, scores/<model>, token_advantages/<model> → updates, a checkpoint and its entry in
+models: the DeepSpeed update of one model.
 
 A thin stage: the trainer group does the work (`stages.training`). It is called by the driver and
 never retried; the group itself makes a second delivery harmless.
@@ -17,14 +18,30 @@ from stages.engines.base import Weights
 from stages.tables import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model
-from workflows.trajectory import MODELS, PARTITION, UPDATES, rows_to_table
+from workflows.trajectory import MODELS, UPDATES, rows_to_table, schema_of
+
+UPDATE_ARGUMENTS: Final = {
+    "partition": "partition",
+    "token_advantages": "advantages",
+    "scores": "scores",
+}
+"""What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
 # Columns of the summary row that go into the manifest's metrics where they hold a number.
 _METRICS: Final = (
     "loss",
+    "policy_loss",
+    "value_loss",
     "kl_old",
+    "kl_reference",
+    "entropy",
+    "explained_variance",
     "clip_fraction",
+    "dual_clip_fraction",
     "importance_ratio_max",
+    "importance_weight_mean",
+    "importance_weight_max",
+    "importance_masked",
     "sampler_gap_mean",
     "sampler_gap_max",
     "sampler_kl",
@@ -40,18 +57,24 @@ _METRICS: Final = (
 
 
 class UpdateStage:
-    """Train one model on its partition, save it, and let the fleet put the new weights into its engine."""
+    """Train one model on its partition, save it, and let the fleet put the new weights into its engine.
+
+    `advantages` and `scores` say whether the plan has those tables; without them a turn's advantage
+    stands for all of its tokens, and old logprobs come from the update's own forward pass.
+    """
 
     lease: Lease = "trainer"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, advantages: bool = False, scores: bool = False) -> None:
         self.model = model
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
         self._partition, self._updates = f"partition/{model_id}", f"updates/{model_id}"
         self._models = f"models/{model_id}"
-        self.inputs: Mapping[str, pa.Schema] = {self._partition: PARTITION}
+        kinds = {"partition": True, "token_advantages": advantages, "scores": scores}
+        tables = [f"{kind}/{model_id}" for kind, is_read in kinds.items() if is_read]
+        self.inputs: Mapping[str, pa.Schema] = {table: schema_of(table) for table in tables}
         self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS}
         self.places: Mapping[str, str] = {self._updates: "steps", self._models: "models"}
 
@@ -63,7 +86,9 @@ class UpdateStage:
         group = context.fleet.trainer(model_id)
         context.progress.start(f"update {model_id}", partition.rows * group.spec.epochs, "row")
         report: UpdateReport = group.update(
-            partition, context.iteration, lambda rows, tokens: context.progress.advance(rows, tokens=tokens)
+            iteration=context.iteration,
+            on_progress=lambda rows, tokens: context.progress.advance(rows, tokens=tokens),
+            **{UPDATE_ARGUMENTS[table.partition("/")[0]]: inputs[table] for table in self.inputs},
         )
         context.progress.finish()
         weights: Weights | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,36 @@ def ray_cluster() -> Iterator[None]:
     start_ray("local", 0.3)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tiny() -> str:
+    """Folder of the tiny model with random weights."""
+    from stages.checkpoints import resolve_checkpoint
+
+    return resolve_checkpoint("tiny")
+
+
+@pytest.fixture
+def start(tiny: str) -> Iterator[Callable[..., Any]]:
+    """Trainers of one rank in this process: `start(**changes of the spec)` closes the one before."""
+    from stages.training.spec import TrainerSpec
+    from stages.training.worker import TrainWorker
+
+    environment, workers = dict(os.environ), []
+
+    def close() -> None:
+        while workers:
+            workers.pop().close()
+
+    def make(*, version: int = 0, resume: str | None = None, **changes: Any) -> TrainWorker:
+        close()
+        spec = TrainerSpec("m", "m", tiny, **{"num_threads": 1, **changes})
+        workers.append(TrainWorker(spec, 0))
+        workers[0].start(workers[0].listen(), version, resume)
+        return workers[0]
+
+    yield make
+    close()
+    os.environ.clear()
+    os.environ.update(environment)

@@ -13,7 +13,7 @@ from tests.benchmarks.long_tasks import TOKENS, messages_of, write_tasks
 from tests.benchmarks.measure import Figure, interleave, lines
 from tests.benchmarks.peer import PeerDied, peer
 from tests.benchmarks.rollout import REQUEST_COLUMNS, requests_of
-from tests.benchmarks.update import ROWS, partition
+from tests.benchmarks.update import ROWS, partition_rows, planned
 from workflows.trajectory import TURNS, rows_to_table, to_json
 
 
@@ -85,13 +85,17 @@ def test_replayed_requests_come_after_what_they_depend_on(tmp_path: Path):
             seen.add(turn["turn_index"])
 
 
-@pytest.mark.parametrize("budget", [1, 600, 100_000])
-def test_the_update_benchmark_trains_every_row_once_at_the_version_asked(budget: int):
+@pytest.mark.parametrize("to_a_prompt", [1, 4])
+@pytest.mark.parametrize("shared_prefix", [False, True])
+def test_the_update_benchmark_trains_every_row_once_at_the_version_asked(
+    to_a_prompt: int, shared_prefix: bool
+):
     from stages.training.packing import problem_with, split
 
-    table = partition(seed=3, version=7, vocabulary=100, micro_batch_tokens=budget)
+    rows = partition_rows(seed=3, version=7, vocabulary=100, to_a_prompt=to_a_prompt)
+    table = planned(rows, 3, shared_prefix=shared_prefix)
     assert problem_with(table, model_id="team", version=7, vocabulary=100, ranks=1) is None
-    (batches,) = split(table).values()
+    (batches,) = split(table, packed=shared_prefix).values()
     assert sum(len(batch.keys) for batch in batches) == ROWS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,17 @@ def test_a_chat_that_the_template_refuses_is_a_usage_error(tiny: str, tmp_path: 
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"\[system, user\].*no system messages"):
         ChatRenderer(str(tmp_path)).render(CHAT)
+
+
+def test_options_of_a_template_reach_it_and_are_part_of_what_is_rendered(tiny: str, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "m")
+    template = "{% if thinking %}<think>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    (tmp_path / "m" / "chat_template.jinja").write_text(template)
+    plain, thinks = (ChatRenderer(str(tmp_path / "m"), options) for options in ({}, {"thinking": True}))
+    assert plain.decode(plain.render(CHAT)) != thinks.decode(thinks.render(CHAT))
+    assert thinks.decode(thinks.render(CHAT)).startswith("<think>")
+    assert plain.tokenizer_hash != thinks.tokenizer_hash
+    assert pickle.loads(pickle.dumps(thinks)).render(CHAT) == thinks.render(CHAT)
 
 
 def test_a_renderer_pickles_small_and_renders_the_same(tiny: str) -> None:

@@ -22,10 +22,9 @@ from workflows.parsers import Tag
 from workflows.play import Played, PlayLimits
 from workflows.roles import Role
 from workflows.state import State
-from workflows.testing import Before, Reply, play_once
+from workflows.testing import Reply, late, play_once, without_times
 
 SAYER = Role("sayer", "{text}", Tag("a"))
-TIMES = {"queued_at", "started_at", "first_token_at", "ended_at"}
 
 
 def seeded(messages: Sequence[Message], sampling: Sampling) -> str:
@@ -38,9 +37,19 @@ def play(w: Workflow, reply: Reply = seeded, **options: Any) -> Played:
     return play_once(w, {"question": "?"}, reply, **options)
 
 
-def without_times(played: Played) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    turns = [{k: v for k, v in row.items() if k not in TIMES} for row in played.turns]
-    return turns, {k: v for k, v in played.episode.items() if k not in {"started_at", "seconds"}}
+def test_a_path_into_a_reply_without_a_value_is_an_error_not_a_blank() -> None:
+    one, two = Role("one", "{q}", Tag("a")), Role("two", "{draft}")
+    for source, reason in (("s1", "workflow_error"), (lambda state: state["s1"].text, "finished")):
+        w = Workflow(
+            "w",
+            [one, two],
+            [LlmStep("s1", "one", {"q": "task.question"}), LlmStep("s2", "two", {"draft": source})],
+            [Edge("s1", "s2")],
+        )
+        played = play(w, lambda messages, sampling: "no tag")
+        assert played.episode["stop_reason"] == reason
+        if reason == "workflow_error":
+            assert "'s1' has no value" in played.episode["error"]
 
 
 def visits(played: Played) -> list[tuple[str, int, str]]:
@@ -61,17 +70,6 @@ def note(name: str, compute: Callable[[State], Any] = lambda s: None, **options:
 
 def workflow(steps: Sequence[Step], edges: Sequence[Edge] = ()) -> Workflow:
     return Workflow("w", [SAYER] if any(isinstance(s, LlmStep) for s in steps) else [], steps, edges)
-
-
-def late(order: int) -> Before:
-    """Completions come back in an order that `order` alone decides: turns of the event loop, no clock."""
-    luck = random.Random(order)
-
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        for _ in range(luck.randrange(12)):
-            await asyncio.sleep(0)
-
-    return before
 
 
 # --- laws of order ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import polars as pl
 import pytest
 
 from pipeline.assemble import assemble
-from pipeline.runner import Finished, Runner
+from pipeline.execution import Finished
+from pipeline.runner import Runner
 from pipeline.session import session
 from pipeline.settings import parse_settings
 from pipeline.store import Run, stored_tables
@@ -158,7 +160,7 @@ def test_changed_identity_is_refused_and_changed_finished_stages_too(scripted: S
             runner.run_iteration()
     with pytest.raises(UsageError, match=r"seed: 0 → 1"):
         play(scripted(run={"seed": 1}))
-    with pytest.raises(UsageError, match=r"'credit' was done with other settings.*task_role"):
+    with pytest.raises(UsageError, match=r"'credit' with other settings.*task_role"):
         play(scripted(credit={"options": {"by": "task"}}))
     _, (done,) = play(raw)
     assert done.resumed == ["sample", "rollout", "reward", "credit", "partition"]
@@ -191,7 +193,7 @@ def test_whole_checkpoints_come_every_so_often_and_at_the_end(scripted: Settings
 
 
 def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings) -> None:
-    raw = scripted(rewards=[{"use": "token_f1", "weight": 0.0}], run={"max_iterations_without_signal": 2})
+    raw = scripted(rewards=[{"use": "rewards.testing:constant"}], run={"max_iterations_without_signal": 2})
     plan = assemble(parse_settings(raw))
     with session(plan, signals=False) as runner:
         done = runner.run_iteration()
@@ -205,16 +207,23 @@ class _Halt(Exception):
     pass
 
 
+class _Halting:
+    """A stage that halts instead of running."""
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def run(self, *_: Any) -> None:
+        raise _Halt
+
+
 def stop_before(runner: Runner, name: str) -> None:
     """Make the runner's plan end where stage `name` would begin, as a crash there would."""
-    inside = runner._run_stage
-
-    def run_stage(stage: Any, *arguments: Any) -> None:
-        if stage.name.startswith(name):
-            raise _Halt
-        inside(stage, *arguments)
-
-    runner._run_stage = run_stage  # type: ignore[method-assign]
+    stages = [_Halting(s) if s.name.startswith(name) else s for s in runner.plan.stages]
+    runner.plan = replace(runner.plan, stages=tuple(stages))
 
 
 def test_statuses_are_counted(two: Two) -> None:

@@ -35,11 +35,13 @@ def episode_rows(group: int, sample: int, models: dict[str, str], score: float, 
                 **keys,
                 **key,
                 "event": "llm",
+                "round": index * sample,  # the second sample goes around twice
                 "role": role,
                 "model_id": models[role],
                 "status": "truncated" if role == "plan" and sample == 0 else "ok",
                 "format_valid": role == "answer",
                 "response_token_ids": list(range(3 + 2 * index)),
+                "num_response_tokens": 3 + 2 * index,
                 "num_prompt_tokens": 10,
                 "num_cached_tokens": 4,
             }
@@ -96,6 +98,7 @@ def test_means_count_every_episode_once_on_any_filesystem(tmp_path, place):
     assert metrics["groups/usable_rate"] == 1.0
     assert metrics["rollout/tokens_per_second"] == 4 * 8 / 4.0
     assert metrics["rollout/prefix_cached_rate"] == 0.4
+    assert metrics["rollout/rounds_mean"] == 1.5
     assert metrics["rollout/status/ok"] == 4.0
     assert metrics["rollout/status/timeout"] == 0.0
 
@@ -129,7 +132,7 @@ def test_an_episode_with_more_turns_weighs_no_more(tmp_path):
 def test_what_has_no_data_has_no_metric(tmp_path):
     episode = episode_rows(0, 0, FULL, 1.0, 0.0)
     for row in episode["turns"]:
-        row |= {"status": "infra_error", "format_valid": None, "response_token_ids": None}
+        row |= {"status": "infra_error", "format_valid": None, "num_response_tokens": None}
     for row in episode["rewards"]:
         row |= {"reward": None, "reward_parts": []}
     for row in episode["credit"]:

@@ -13,7 +13,7 @@ from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, write_part
 from stages.tables import TableSink
 from workflows.errors import SchemaError, UsageError
-from workflows.trajectory import CREDIT, PARTITION, TURNS, rows_to_table
+from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURNS, rows_to_table
 
 law = settings(deadline=None, max_examples=80)  # machines differ in speed, laws don't
 
@@ -92,6 +92,68 @@ def test_similar_lengths_share_a_pass_so_that_padding_is_small() -> None:
     assert padded <= 1.1 * plan["num_tokens"].sum()
 
 
+SHARING = st.lists(
+    st.tuples(st.integers(0, 60), st.lists(st.integers(1, 40), min_size=1, max_size=6)), max_size=12
+)
+
+
+def sharing_frame(prompts):
+    """Rows of prompts (tokens) that several responses (tokens) share; a prompt of 0 tokens has no name."""
+    rows = [
+        (f"e{p}/{r}", 0, prompt, response, f"p{p}" if prompt else None)
+        for p, (prompt, responses) in enumerate(prompts)
+        for r, response in enumerate(responses)
+    ]
+    schema = {**frame_of([]).schema, "prompt": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def shared_tokens(batch):
+    """Tokens of a forward pass that computes each prompt once."""
+    prompts = dict(batch.select(pl.coalesce("prompt", "episode_id"), "num_prompt_tokens").iter_rows())
+    return sum(prompts.values()) + batch["num_response_tokens"].sum()
+
+
+@settings(law, max_examples=40)
+@given(SHARING, CUT, st.integers(0, 99))
+def test_shared_prompts_are_planned_once_and_every_row_still_has_its_place(prompts, cut, order) -> None:
+    rows = sharing_frame(prompts)
+    plan = plan_batches(rows, **cut, shared_prefix=True)
+    assert (
+        plan.drop(*PLAN_COLUMNS)
+        .sort("episode_id")
+        .equals(
+            rows.select(
+                "episode_id",
+                "turn_index",
+                num_tokens=pl.col("num_prompt_tokens").cast(pl.Int64) + pl.col("num_response_tokens"),
+            ).sort("episode_id")
+        )
+    )
+    shuffled = rows.sample(fraction=1, shuffle=True, seed=order)
+    assert plan_batches(shuffled, **cut, shared_prefix=True).equals(plan)
+    placed = plan.join(rows, on=["episode_id", "turn_index"])
+    for batch in placed.partition_by(*PLAN_COLUMNS):
+        assert shared_tokens(batch) <= cut["micro_batch_tokens"] or batch.height == 1
+    sizes = [step.height for step in placed.partition_by("mini_batch")]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_rows_of_one_prompt_share_a_pass_where_they_fit_and_ranks_share_the_work() -> None:
+    rows = sharing_frame([(50, [10] * 4)] * 6)
+    plan = plan_batches(
+        rows, ranks=2, mini_batches=1, micro_batch_tokens=200, seed=0, shared_prefix=True
+    ).join(rows, on=["episode_id", "turn_index"])
+    passes = plan.partition_by(*PLAN_COLUMNS)
+    assert sorted(shared_tokens(p) for p in passes) == [90, 90, 180, 180]  # six prompts, four answers each
+    assert all(p.group_by("prompt").len()["len"].to_list() == [4] * p["prompt"].n_unique() for p in passes)
+    one_group = sharing_frame([(50, [10] * 4)])
+    plan = plan_batches(
+        one_group, ranks=2, mini_batches=1, micro_batch_tokens=200, seed=0, shared_prefix=True
+    )
+    assert set(plan["rank"]) == {0, 1}  # no rank idles because a group stays together
+
+
 def test_another_seed_is_another_split_into_steps() -> None:
     cut = {"ranks": 1, "mini_batches": 2, "micro_batch_tokens": 100}
     plans = [plan_batches(frame_of([(5, 5)] * 40), seed=s, **cut) for s in (0, 1)]
@@ -132,17 +194,26 @@ def credited(rows, excluded=None):
     ]
 
 
+def rewarded(rows):
+    return [
+        {"episode_id": r["episode_id"], "turn_index": r["turn_index"], "reward": r["turn_index"] / 8}
+        for r in rows
+    ]
+
+
 def stored(folder, parts, excluded=None):
-    """The two inputs as stored tables, a list of turns for each part."""
-    turns, credit = (TableSink(n, f"{folder}/{n}", s) for n, s in (("turns", TURNS), ("credit", CREDIT)))
+    """The inputs as stored tables, a list of turns for each part."""
+
+    def table(name, schema, rows_of):
+        sink = TableSink(name, f"{folder}/{name}", schema)
+        return sink.ref(
+            [sink.write_part(k, rows_to_table(rows_of(rows), schema)) for k, rows in enumerate(parts)]
+        )
+
     return {
-        "turns": turns.ref([turns.write_part(k, rows_to_table(rows, TURNS)) for k, rows in enumerate(parts)]),
-        "credit": credit.ref(
-            [
-                credit.write_part(k, rows_to_table(credited(rows, excluded), CREDIT))
-                for k, rows in enumerate(parts)
-            ]
-        ),
+        "turns": table("turns", TURNS, list),
+        "rewards": table("rewards", REWARDS, rewarded),
+        "credit": table("credit", CREDIT, lambda rows: credited(rows, excluded)),
     }
 
 
@@ -169,9 +240,17 @@ def test_the_survey_accounts_for_every_turn(tmp_path) -> None:
     assert survey["details"]["reward 'x' failed"] == "reward 'x' failed: ValueError: e 7"
 
 
-def test_gathered_rows_keep_their_exact_tokens_and_get_their_credit_and_place() -> None:
-    rows = [turn(i, response=[i] * (i + 1)) for i in range(4)]
+def test_turns_of_a_frozen_role_are_left_out_and_counted(tmp_path) -> None:
+    tables = stored(tmp_path, [[turn(0), turn(1, role="judge"), turn(2, role="judge")]])
+    survey = survey_part(0, tables, ["m"], frozenset({"judge"}))
+    assert survey["usable"]["turn_index"].to_list() == [0]
+    assert survey["excluded"] == Counter({"role is frozen": 2})
+
+
+def test_gathered_rows_keep_their_exact_tokens_and_get_their_reward_credit_and_place() -> None:
+    rows = [turn(i, response=[i] * (i + 1), round=i, branch="b") for i in range(4)]
     turns, credit = rows_to_table(rows, TURNS), rows_to_table(credited(rows)[::-1], CREDIT)
+    rewards = rows_to_table(rewarded(rows)[::-1], REWARDS)
     places = pl.DataFrame(
         {
             "episode_id": ["00000/t/0"] * 2,
@@ -182,7 +261,7 @@ def test_gathered_rows_keep_their_exact_tokens_and_get_their_credit_and_place() 
         },
         schema_overrides={"turn_index": pl.Int32},
     )
-    table = gather(turns, credit, places)
+    table = gather(turns, rewards, credit, places)
     assert table.schema == PARTITION
     found = {row["turn_index"]: row for row in table.to_pylist()}
     assert set(found) == {1, 3}
@@ -191,7 +270,9 @@ def test_gathered_rows_keep_their_exact_tokens_and_get_their_credit_and_place() 
         assert tuple(row[c] for c in PLAN_COLUMNS) == place
         for column in ("prompt_token_ids", "response_token_ids", "behaviour_logprobs", "policy_version"):
             assert row[column] == rows[index][column]
+        assert (row["round"], row["branch"]) == (index, "b")
         assert (row["temperature"], row["return"], row["advantage"]) == (0.7, 1.0, index - 1.0)
+        assert row["reward"] == index / 8
 
 
 @pytest.mark.parametrize(
@@ -210,7 +291,12 @@ def test_rows_that_can_not_be_trained_on_are_refused_by_key(broken, what) -> Non
         schema_overrides={"turn_index": pl.Int32},
     )
     with pytest.raises(SchemaError, match=what) as error:
-        gather(rows_to_table(rows, TURNS), rows_to_table(credited(rows), CREDIT), places)
+        gather(
+            rows_to_table(rows, TURNS),
+            rows_to_table(rewarded(rows), REWARDS),
+            rows_to_table(credited(rows), CREDIT),
+            places,
+        )
     assert "('00000/t/0', 1)" in str(error.value)
 
 
@@ -263,9 +349,9 @@ def test_specs_that_can_not_work_are_refused() -> None:
             )
 
 
-def test_the_stage_reads_columns_that_turns_and_credit_have() -> None:
+def test_the_stage_reads_columns_that_its_tables_have() -> None:
     stage = PartitionStage((PartitionSpec("m", 1, 1, 1, 0),))
-    for table, full in (("turns", TURNS), ("credit", CREDIT)):
+    for table, full in (("turns", TURNS), ("rewards", REWARDS), ("credit", CREDIT)):
         for field in stage.inputs[table]:
             assert full.field(field.name).equals(field)
     assert stage.outputs == {"partition/m": PARTITION}

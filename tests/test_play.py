@@ -1,6 +1,6 @@
-"""The player: what every row says, what fails how, and what is refused.
+"""The player: what every row says, and what is refused.
 
-Which step runs when is the matter of test_execution.py.
+Which step runs when is the matter of test_execution.py, what fails how of test_play_failures.py.
 """
 
 from __future__ import annotations
@@ -13,24 +13,18 @@ from typing import Any
 
 import pytest
 
-from workflows.engine import Completion, Message, Sampling
-from workflows.errors import InfraError, ToolRefusal, UsageError
-from workflows.graph import ControlStep, Edge, LlmStep, Step, Tool, ToolStep, Workflow
+from workflows.engine import Message, Sampling
+from workflows.errors import UsageError
+from workflows.graph import ControlStep, Edge, LlmStep, Step, Tool, Workflow
 from workflows.models import Model, ModelMap
-from workflows.parsers import JsonKey, Parsed, Tag
+from workflows.parsers import Tag
 from workflows.play import STOP_REASONS, Played, Player, PlayLimits
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
-from workflows.testing import Reply, ScriptedEngine, ScriptedModel, play_once
+from workflows.testing import Reply, ScriptedEngine, ScriptedModel, play_once, without_times
 from workflows.trajectory import EPISODES, STATUSES, TURNS, rows_to_table, seed_for
 
-TIMES = {"queued_at", "started_at", "first_token_at", "ended_at"}
 SAYER = Role("sayer", "{text}", Tag("a"))
-
-
-def without_times(played: Played) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    turns = [{k: v for k, v in row.items() if k not in TIMES} for row in played.turns]
-    return turns, {k: v for k, v in played.episode.items() if k not in {"started_at", "seconds"}}
 
 
 def visits(played: Played) -> list[tuple[str, int, str]]:
@@ -81,243 +75,18 @@ def test_gold_never_reaches_a_workflow() -> None:
 MAP = ModelMap({"m": Model("m", "b", "scripted")}, {"sayer": "m"})
 
 
-def test_a_parser_that_raises_is_named_and_its_tokens_are_kept() -> None:
-    class Bad:
-        def parse(self, text: str) -> Parsed:
-            raise KeyError("oops")
-
-    w = Workflow("w", [Role("sayer", "{text}", Bad())], [say("a")])
-    played = play(w)
-    assert played.episode["stop_reason"] == "workflow_error"
-    assert "KeyError: 'oops' (test_play.py:" in played.turns[0]["status_detail"]
-    assert played.turns[0]["response_token_ids"]
-
-
-# --- failures that are not the policy's, and what is --------------------------------------------
-
-
-def test_a_call_that_fails_at_first_is_asked_again_with_the_same_seed() -> None:
-    seeds = []
-
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        seeds.append(sampling.seed)
-        if len(seeds) < 3:
-            raise InfraError("busy")
-
-    played = play(workflow([say("a")]), before=before, limits=PlayLimits(backoff_seconds=0))
-    assert played.turns[0]["attempts"] == 3
-    assert len(set(seeds)) == 1
-    assert without_times(played)[0] == [
-        {**row, "attempts": 3} for row in without_times(play(workflow([say("a")])))[0]
-    ]
-
-
-def test_a_programming_error_in_an_engine_is_not_asked_again() -> None:
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        raise TypeError("wrong argument")
-
-    played = play(workflow([say("a")]), before=before)
-    assert (played.turns[0]["attempts"], played.turns[0]["status"]) == (1, "infra_error")
-    assert "TypeError: wrong argument (test_play.py:" in played.episode["error"]
-
-
-async def never(*_: Any) -> Any:
-    await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize(("limits", "stop"), [
-    (PlayLimits(call_timeout_seconds=0.5), "call_failed"),
-    (PlayLimits(episode_timeout_seconds=0.5), "episode_timeout"),
-])  # fmt: skip
-def test_a_time_limit_keeps_what_was_finished_and_marks_what_was_not(limits: PlayLimits, stop: str) -> None:
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        if messages[-1]["content"] == "hang":
-            await never()
-
-    w = workflow(
-        [note("a"), say("b", lambda s: "hang"), say("c", lambda s: "go")], [Edge("a", "b"), Edge("a", "c")]
-    )
-    played = play(w, before=before, limits=limits)
-    assert {t["step"]: t["status"] for t in played.turns} | {"c": ""} == {"a": "ok", "b": "timeout", "c": ""}
-    assert named(played, "c")[0]["status"] in ("ok", "malformed")
-    assert (played.episode["status"], played.episode["stop_reason"]) == ("timeout", stop)
-    assert "step 'b'" in played.episode["error"]
-
-
-def test_cancelling_a_play_cancels_its_calls_and_is_not_an_answer() -> None:
-    cancelled = []
-
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        try:
-            await never()
-        except asyncio.CancelledError:
-            cancelled.append(True)
-            raise
-
-    async def run() -> None:
-        player = Player(
-            workflow([say("a")]), {"m": ScriptedEngine(seeded, before=before)}, MAP, {}, PlayLimits(), 0
-        )
-        task = asyncio.create_task(
-            player.play({"task_id": "t", "inputs": {"question": "?"}}, iteration=0, sample=0)
-        )
-        for _ in range(5):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-    assert cancelled == [True]
-
-
-def test_a_call_that_the_engine_cancels_is_a_cancelled_turn() -> None:
-    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
-        raise asyncio.CancelledError
-
-    played = play(workflow([say("a")]), before=before)
-    assert (played.turns[0]["status"], played.episode["status"]) == ("cancelled", "cancelled")
-
-
-BAD_COMPLETIONS: dict[str, dict[str, Any]] = {
-    "no tokens": {"token_ids": [], "logprobs": []},
-    "1 logprobs for 2 tokens": {"logprobs": [-1.0]},
-    "not finite": {"logprobs": [-1.0, float("nan")]},
-    "aborted": {"finish_reason": "abort"},
-}
-
-
-@pytest.mark.parametrize("fault", BAD_COMPLETIONS)
-def test_a_completion_that_could_poison_an_update_is_an_engine_failure(fault: str) -> None:
-    class Faulty(ScriptedEngine):
-        async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:
-            good: dict[str, Any] = {
-                "token_ids": [1, 2], "logprobs": [-1.0, -1.0], "text": "<a>x</a>", "finish_reason": "stop",
-                "policy_version": 0, "logprobs_mode": "processed_logprobs",
-            }  # fmt: skip
-            return Completion(**{**good, **BAD_COMPLETIONS[fault]})
-
-    player = Player(workflow([say("a")]), {"m": Faulty(seeded)}, MAP, {}, PlayLimits(backoff_seconds=0), 0)
-    played = asyncio.run(player.play({"task_id": "t", "inputs": {"question": "?"}}, iteration=0, sample=0))
-    assert played.episode["status"] == "infra_error"
-    assert fault in played.episode["error"]
-    assert played.turns[0]["response_token_ids"] is None
-
-
-def test_a_malformed_reply_is_the_policys_doing_and_the_workflow_goes_on_with_no_value() -> None:
-    seen: list[Any] = []
-
-    def keep(state: State) -> str:
-        seen.append((state["a"].value, state["a"].valid, state["a"].text))
-        return "x"
-
-    played = play(workflow([say("a"), say("b", keep)], [Edge("a", "b")]), lambda m, s: "just text")
-    assert seen == [(None, False, "just text")]
-    assert [(t["status"], t["status_detail"], t["parsed"], t["format_valid"]) for t in played.turns] == [
-        ("malformed", "no <a>", "null", False)
-    ] * 2
-    assert (played.episode["status"], played.episode["stop_reason"]) == ("ok", "finished")
-
-
-def test_a_reply_at_the_token_limit_is_truncated_whether_or_not_its_format_was_complete() -> None:
-    limit = {"sayer": RoleSettings(max_response_tokens=12)}
-    replies = {"whole": "<a>x</a> and so on and so on", "cut": "<a>and so on and so on"}
-    for name, text in replies.items():
-        turn = play(workflow([say("a")]), lambda m, s, text=text: text, role_settings=limit).turns[0]
-        assert (turn["status"], turn["finish_reason"]) == ("truncated", "length"), name
-        assert len(turn["response_token_ids"]) == 12
-        assert turn["format_valid"] == (name == "whole")
-
-
-# --- tools --------------------------------------------------------------------------------------
-
-
-def with_tool(tool: Tool, **limits: Any) -> Played:
-    steps: list[Step] = [
-        ToolStep("find", "search", lambda s: {"query": s.task["question"]}),
-        note("after", lambda s: [s["find"].value, s["find"].valid]),
-    ]
-    w = workflow(steps, [Edge("find", "after")], {"search": tool})
-    return play(w, limits=PlayLimits(backoff_seconds=0, **limits))
-
-
-async def echo(request: Any) -> Any:
-    return {"found": [request["query"]]}
-
-
-def test_a_tool_turn_keeps_request_and_result() -> None:
-    for tool in (echo, lambda request: {"found": [request["query"]]}):
-        played = with_tool(tool)
-        turn = played.turns[0]
-        assert (turn["event"], turn["tool"], turn["status"]) == ("tool", "search", "ok")
-        assert (turn["tool_request"], turn["tool_result"]) == ('{"query":"?"}', '{"found":["?"]}')
-        assert json.loads(played.turns[1]["parsed"]) == [{"found": ["?"]}, True]
-
-
-def test_what_a_tool_refuses_is_the_policys_doing_and_the_workflow_goes_on() -> None:
-    async def refuse(request: Any) -> Any:
-        raise ToolRefusal("empty query")
-
-    played = with_tool(refuse)
-    assert (played.turns[0]["status"], played.turns[0]["status_detail"]) == ("tool_error", "empty query")
-    assert played.turns[0]["attempts"] == 1
-    assert json.loads(played.turns[1]["parsed"]) == [None, False]
-    assert played.episode["status"] == "ok"
-
-
-def failing(error: Exception) -> Tool:
-    async def tool(request: Any) -> Any:
-        raise error
-
-    return tool
-
-
-@pytest.mark.parametrize(("tool", "status", "attempts", "cause"), [
-    (failing(InfraError("index gone")), "infra_error", 3, "index gone"),
-    (failing(KeyError("k")), "infra_error", 1, "KeyError: 'k'"),
-    (failing(TimeoutError("its own")), "infra_error", 1, "TimeoutError: its own"),
-    (never, "timeout", 1, "no reply within 0.01 s"),
-    (lambda request: {1}, "infra_error", 1, "the result of tool 'search' is not JSON"),
-    (lambda request: float("nan"), "infra_error", 1, "is not JSON"),
-])  # fmt: skip
-def test_what_a_tool_can_not_do_is_not_the_policys_doing(
-    tool: Tool, status: str, attempts: int, cause: str
-) -> None:
-    played = with_tool(tool, tool_timeout_seconds=0.01 if status == "timeout" else 60)
-    assert (played.turns[0]["status"], played.turns[0]["attempts"]) == (status, attempts)
-    assert [v[0] for v in visits(played)] == ["find"]
-    assert played.episode["status"] == status
-    assert cause in played.episode["error"]
-    assert "step 'find'" in played.episode["error"]
-
-
-def test_a_tool_is_started_once_whatever_the_number_of_plays_at_a_time() -> None:
-    class Index:
-        starts = 0
-
-        async def start(self) -> None:
-            await asyncio.sleep(0)
-            self.starts += 1
-
-        async def __call__(self, request: Any) -> Any:
-            return self.starts
-
-    async def run() -> list[Played]:
-        w = workflow([ToolStep("find", "index", lambda s: None)], tools={"index": Index()})
-        player = Player(w, {}, NO_MODELS, {}, PlayLimits(), 0)
-        task = {"task_id": "t", "inputs": {}}
-        return await asyncio.gather(*(player.play(task, iteration=0, sample=i) for i in range(4)))
-
-    assert [p.turns[0]["tool_result"] for p in asyncio.run(run())] == ["1"] * 4
-
-
 # --- rows ---------------------------------------------------------------------------------------
+
+
+def said_in(step: str) -> Callable[[State], str]:
+    return lambda state: state[step].text
 
 
 def team(roles: int = 3) -> Workflow:
     speakers = [Role(f"r{i}", "{text}", Tag("a")) for i in range(roles)]
     steps = [
-        LlmStep(f"s{i}", f"r{i}", {"text": "task.question" if i == 0 else f"s{i - 1}"}) for i in range(roles)
+        LlmStep(f"s{i}", f"r{i}", {"text": "task.question" if i == 0 else said_in(f"s{i - 1}")})
+        for i in range(roles)
     ]
     return Workflow("team", speakers, steps, [Edge(f"s{i}", f"s{i + 1}") for i in range(roles - 1)])
 
@@ -367,6 +136,44 @@ def test_rows_hold_exactly_what_the_engine_took_and_returned() -> None:
     assert episode["num_turns"] == 3
     assert episode["num_prompt_tokens"] == sum(t["num_prompt_tokens"] for t in played.turns)
     assert episode["num_response_tokens"] == sum(len(c.token_ids) for c in engines["m"].completions)
+
+
+class Shouts(ScriptedModel):
+    """Another tokenizer: it reads everything in capitals."""
+
+    tokenizer_hash = "shouts"
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.upper())
+
+
+def test_each_engine_renders_counts_and_cuts_with_its_own_tokenizer() -> None:
+    engines = {m: ScriptedEngine(seeded, model_id=m) for m in ("m", "n")}
+    engines["n"].model = Shouts(seeded)
+    engines["n"].tokenizer_hash = "shouts"
+    models = ModelMap({m: Model(m, m, "scripted") for m in engines}, {"r0": "m", "r1": "n", "r2": "m"})
+    player = Player(team(), engines, models, {}, PlayLimits(), 7)
+    task = {"task_id": "t", "inputs": {"question": "a question in small letters"}}
+    played = asyncio.run(player.play(task, iteration=0, sample=0))
+    for turn in played.turns:
+        engine = engines[turn["model_id"]]
+        assert turn["prompt_token_ids"] == engine.render(json.loads(turn["messages"]))
+        assert turn["num_prompt_tokens"] == len(turn["prompt_token_ids"])
+        assert turn["response_text"] == engine.model.decode(turn["response_token_ids"])
+
+
+def test_the_engine_is_told_the_limit_and_the_seed_of_the_row() -> None:
+    told: list[Sampling] = []
+
+    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
+        told.append(sampling)
+
+    settings = {"sayer": RoleSettings(max_response_tokens=9, temperature=0.5, stop=("</a>",))}
+    w = workflow([say("a"), say("b")], [Edge("a", "b")])
+    played = play(w, before=before, role_settings=settings)
+    assert [t.as_dict() for t in told] == [json.loads(t["sampling"]) for t in played.turns]
+    assert [t.max_tokens for t in told] == [9, 9]
+    assert told[0].seed != told[1].seed
 
 
 def test_a_row_says_where_it_stands_and_how_it_was_sampled() -> None:
@@ -428,40 +235,6 @@ def test_lone_surrogates_reach_no_engine_and_no_file() -> None:
     played = play_once(workflow(steps, [Edge("a", "b")]), {"question": "\ud800"}, seeded)
     assert played.episode["status"] == "ok"
     rows_to_table(played.turns, TURNS)
-
-
-# --- limits -------------------------------------------------------------------------------------
-
-
-def lister() -> Workflow:
-    role = Role("sayer", "{passages}\nQuestion: {question}", JsonKey("q"), trim=("passages",))
-    inputs = {"passages": lambda s: ["p" * 30] * 10, "question": "task.question"}
-    return Workflow("w", [role], [LlmStep("a", "sayer", inputs)])
-
-
-def test_a_long_prompt_loses_passages_says_so_and_keeps_its_question() -> None:
-    room = {"sayer": RoleSettings(max_prompt_tokens=120)}
-    turn = play(lister(), role_settings=room).turns[0]
-    assert 100 < turn["num_prompt_tokens"] <= 120
-    kept = json.loads(turn["messages"])[-1]["content"].count("p" * 30)
-    assert json.loads(turn["cut"]) == {"passages": 10 - kept}
-    assert json.loads(turn["messages"])[-1]["content"].endswith("Question: ?")
-
-
-def test_a_prompt_that_can_not_fit_is_never_asked() -> None:
-    played = play(lister(), role_settings={"sayer": RoleSettings(max_prompt_tokens=20)})
-    turn = played.turns[0]
-    assert turn["status"] == played.episode["status"] == "infra_error"
-    assert turn["status_detail"] == f"prompt of {turn['num_prompt_tokens']} tokens exceeds 20 after trimming"
-    assert turn["prompt_token_ids"] is None
-    assert turn["attempts"] == 0
-
-
-def test_an_episode_stops_at_its_number_of_turns() -> None:
-    w = workflow([note("a")], [Edge("a", "a", lambda s: True, limit=100)])
-    played = play(w, limits=PlayLimits(max_turns=5))
-    assert len(played.turns) == 5
-    assert (played.episode["status"], played.episode["stop_reason"]) == ("ok", "max_turns")
 
 
 @pytest.mark.parametrize("values", [

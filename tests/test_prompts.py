@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from workflows.engine import Message
 from workflows.errors import UsageError, WorkflowError
 from workflows.parsers import Tag
-from workflows.prompts import PromptTooLong, fit_prompt, parse_template, render_value
+from workflows.prompts import CUT_MARK, PromptTooLong, Trim, fit_prompt, parse_template, render_value
 from workflows.roles import Role, RoleSettings
 
 QUESTION = "What is the capital?"
@@ -120,17 +120,17 @@ def test_a_prompt_fits_and_keeps_its_question_and_rules_and_drops_no_more_than_n
 
     fitting = [d for d in range(len(first) + len(second) + 1) if len(text_without(d)) <= room]
     if not fitting:
-        with pytest.raises(PromptTooLong, match=f"exceeds {room} after trimming"):
-            fit_prompt(role().messages, given_, role().trim, character_ids, room)
+        with pytest.raises(PromptTooLong, match=f"exceed {room} after trimming"):
+            fit_prompt(role().messages, given_, role().trims, character_ids, room)
         return
-    prompt = fit_prompt(role().messages, given_, role().trim, character_ids, room)
+    prompt = fit_prompt(role().messages, given_, role().trims, character_ids, room)
     text = prompt.messages[-1]["content"]
     assert len(prompt.token_ids) <= room
     assert prompt.token_ids == character_ids(prompt.messages)
     assert text.endswith(f"{QUESTION}\nUse <answer>.")
     assert text == text_without(min(fitting))
-    assert sum(prompt.cut.values()) == min(fitting)
-    assert all(prompt.cut.values())
+    assert sum(cut["items"] for cut in prompt.cut.values()) == min(fitting)
+    assert all(cut["items"] for cut in prompt.cut.values())
 
 
 def test_a_long_list_is_cut_by_bisection() -> None:
@@ -142,15 +142,58 @@ def test_a_long_list_is_cut_by_bisection() -> None:
         return character_ids(messages)
 
     many = {"first": ["x" * 9] * 1000, "second": [], "question": QUESTION}
-    prompt = fit_prompt(role().messages, many, role().trim, counted, 1000)
-    assert prompt.cut["first"] == 1000 - (1000 - len(f"\n\n{QUESTION}\nUse <answer>.")) // 10
+    prompt = fit_prompt(role().messages, many, role().trims, counted, 1000)
+    assert prompt.cut["first"]["items"] == 1000 - (1000 - len(f"\n\n{QUESTION}\nUse <answer>.")) // 10
     assert calls <= 2 + math.ceil(math.log2(1000))
 
 
 def test_only_a_list_can_be_trimmed() -> None:
     variables = {"first": "one text", "second": [], "question": QUESTION}
     with pytest.raises(WorkflowError, match="must be a list"):
-        fit_prompt(role().messages, variables, role().trim, character_ids, 10)
+        fit_prompt(role().messages, variables, role().trims, character_ids, 10)
+
+
+@given(lines, st.sampled_from(["last", "first"]), st.integers(0, 60))
+def test_a_history_loses_its_oldest_items_and_documents_their_last(
+    items: list[str], drop: Any, room: int
+) -> None:
+    variables = {"first": items, "second": [], "question": QUESTION}
+    room += len(f"\n\n{QUESTION}\nUse <answer>.")
+    prompt = fit_prompt(role().messages, variables, [Trim("first", drop)], character_ids, room)
+    dropped = prompt.cut.get("first", {"items": 0})["items"]
+    kept = items[dropped:] if drop == "first" else items[: len(items) - dropped]
+    expected = parse_template(role().prompt).render({**variables, "first": kept})
+    assert prompt.messages[-1]["content"] == expected
+
+
+words = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=10).map(" ".join)
+
+
+@given(words | st.lists(words, max_size=4), st.sampled_from(["last", "first"]), st.integers(0, 100))
+def test_words_go_from_one_end_and_leave_a_mark(value: Any, drop: Any, room: int) -> None:
+    """What is kept is a run of whole words from the other end, and the mark stands where text is missing."""
+    variables = {"first": value, "second": [], "question": QUESTION}
+    room += len(f"{CUT_MARK}\n\n{QUESTION}\nUse <answer>.")
+    prompt = fit_prompt(role().messages, variables, [Trim("first", drop, "word")], character_ids, room)
+    text = prompt.messages[-1]["content"]
+    assert len(text) <= room
+    assert text.endswith(f"{QUESTION}\nUse <answer>.")
+    whole = render_value(value).split()
+    kept = [w for w in text.removesuffix(f"\n\n{QUESTION}\nUse <answer>.").split() if w != CUT_MARK]
+    assert kept == (whole[len(whole) - len(kept) :] if drop == "first" else whole[: len(kept)])
+    assert (len(kept) < len(whole)) <= ("first" in prompt.cut)
+    if isinstance(value, str) and prompt.cut:
+        assert (text.startswith(CUT_MARK)) if drop == "first" else (CUT_MARK in text)
+        assert prompt.cut["first"] == {"words": len(whole) - len(kept)}
+
+
+def test_words_are_cut_by_bisection_and_no_more_than_the_mark_asks_for() -> None:
+    text = " ".join(["word"] * 1000)
+    variables = {"first": text, "second": [], "question": QUESTION}
+    rest = len(f"\n\n{QUESTION}\nUse <answer>.")
+    prompt = fit_prompt(role().messages, variables, [Trim("first", by="word")], character_ids, 500 + rest)
+    kept = 1000 - prompt.cut["first"]["words"]
+    assert 5 * kept + len(CUT_MARK) <= 500 < 5 * (kept + 1) + len(CUT_MARK)
 
 
 def test_lone_surrogates_are_gone_before_a_tokenizer_sees_them() -> None:
@@ -182,6 +225,8 @@ def test_demonstrations_are_earlier_turns_of_the_chat() -> None:
         ({"name": "the reader"}, "letters"),
         ({"prompt": "{"}, "role 'reader': prompt has a lone"),
         ({"trim": ("frist",)}, "did you mean 'first'"),
+        ({"trim": (Trim("frist"),)}, "did you mean 'first'"),
+        ({"trim": ("first", Trim("first", "first"))}, "'first' twice"),
         ({"demonstrations": (({"first": "f"}, "<answer>1</answer>"),)}, "leads nowhere"),
         ({"demonstrations": (("q", "no tag"),)}, "demonstration 0 breaks the role's own format: no <answer>"),
         ({"max_response_tokens": 0}, "max_response_tokens"),
@@ -190,6 +235,12 @@ def test_demonstrations_are_earlier_turns_of_the_chat() -> None:
 def test_a_role_that_can_not_work_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(WorkflowError, match=message):
         role(**changes)
+
+
+@pytest.mark.parametrize("options", [{"drop": "oldest"}, {"by": "token"}])
+def test_a_rule_of_trimming_that_is_none_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(WorkflowError, match=f"got .*{next(iter(options.values()))}"):
+        Trim("first", **options)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import string
 import unicodedata
 
@@ -152,6 +153,39 @@ def test_known_cases_in_every_mode(prediction, gold, strict, hotpot, squad) -> N
     assert scores == [pytest.approx(s, abs=1e-15) for s in (strict, hotpot, squad)]
 
 
+# prediction, gold, exact match in the modes strict, official_hotpot, official_squad
+EXACT = [
+    ("The Paris!", "paris", 1, 1, 1),  # both sides are normalised
+    ("Paris France", "Paris", 0, 0, 0),  # no F1: half an answer is none
+    ("Paris", "Paris France", 0, 0, 0),
+    ("France Paris", "Paris France", 0, 0, 0),  # order counts
+    ("yes it is", "yes", 0, 0, 0),
+    ("The", "A", 0, 1, 1),
+    ("", "", 0, 1, 1),
+    ("", "!", 0, 1, 1),
+    ("The The", "The The", 1, 1, 1),
+    ("vitamin C", "A", 0, 0, 0),
+    ("3.5", "35", 0, 1, 1),
+    ("1,2", "12", 0, 1, 1),
+    ("“Paris”", "Paris", 1, 0, 0),
+    ("die Welt", "Welt", 0, 0, 0),  # English articles only
+    ("A Coruña", "A Coruña", 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("prediction", "gold", "strict", "hotpot", "squad"), EXACT)
+def test_exact_match_in_every_mode(prediction, gold, strict, hotpot, squad) -> None:
+    modes = ("strict", "official_hotpot", "official_squad")
+    assert [exact_match(prediction, [gold], m) for m in modes] == [strict, hotpot, squad]
+    assert [exact_match(prediction, ["nothing of it", gold], m) for m in modes] == [strict, hotpot, squad]
+
+
+def test_the_best_gold_counts_in_both_scores() -> None:
+    for mode in MODES:
+        assert f1("city of Paris", ["Rome", "Paris city", "Paris"], mode) == pytest.approx(0.8)
+        assert exact_match("city of Paris", ["Rome", "the city of Paris."], mode) == 1
+
+
 @law
 @given(
     st.lists(
@@ -179,6 +213,81 @@ def test_official_modes_are_the_published_arithmetic(one: list[str], other: list
     assert f1(prediction, [gold], "official_squad") == (float(p == g) if not p or not g else plain)
     for mode in ("official_hotpot", "official_squad"):
         assert exact_match(prediction, [gold], mode) == float(p == g)
+
+
+def _published(prediction: str, gold: str) -> tuple[float, float, float]:
+    """HotpotQA F1, SQuAD F1 and exact match, written anew from the formulas of the two papers."""
+    one, other = (
+        " ".join(
+            re.sub(
+                r"\b(a|an|the)\b", " ", re.sub(f"[{re.escape(string.punctuation)}]", "", t.lower())
+            ).split()
+        )
+        for t in (prediction, gold)
+    )
+    p, g = one.split(), other.split()
+    same = sum(min(p.count(word), g.count(word)) for word in set(p))
+    plain = 2 * (same / len(p)) * (same / len(g)) / ((same / len(p)) + (same / len(g))) if same else 0.0
+    clash = one != other and {one, other} & {"yes", "no", "noanswer"}
+    return (0.0 if clash else plain, plain if p and g else float(p == g), float(one == other))
+
+
+texts = st.text(max_size=20) | st.text("aAnthe THE-5.,'\u00a0\u2028“é_yesno", max_size=24)
+
+
+@settings(deadline=None, max_examples=400)
+@given(texts, st.lists(texts, min_size=1, max_size=3))
+def test_official_modes_are_bit_equal_to_the_scripts_on_any_text(prediction: str, golds: list[str]) -> None:
+    hotpot, squad, exact = (
+        max(scores) for scores in zip(*(_published(prediction, g) for g in golds), strict=True)
+    )
+    assert f1(prediction, golds, "official_hotpot") == hotpot
+    assert f1(prediction, golds, "official_squad") == squad
+    for mode in ("official_hotpot", "official_squad"):
+        assert exact_match(prediction, golds, mode) == exact
+
+
+def test_long_answers_are_counted_as_short_ones_are() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        one, other = (" ".join(draw.choices("bcdefgh", k=draw.randint(1, 80))) for _ in range(2))
+        assert f1(one, [other], "official_hotpot") == _published(one, other)[0] == f1(one, [other])
+
+
+# faults that published graders have, by their row in the list of such faults: strict is right
+FAULTS = [
+    ("E1", "yes it is", "yes", 0, 0),
+    ("E1", "no", "No.", 1, 1),
+    ("E1", "noanswer", "no", 0, 0),
+    ("E2", "The", "A", 0, 0),
+    ("E2", "a the", "an", 0, 0),
+    ("E3", "vitamin C", "A", 0, 0),
+    ("E3", "anything", "", 0, 0),
+    ("E5", "“Paris”", "Paris", 1, 1),
+    ("E5", "O’Brien", "O'Brien", 1, 1),
+    ("E5", "«Paris»", "'Paris'", 1, 1),
+    ("E6", "Sa\u0303o Paulo", "São Paulo", 1, 1),
+    ("E9", "北京", "北京市", 0.8, 0),
+    ("E9", "東京タワー", "東京タワー", 1, 1),
+    ("E10", "", "", 0, 0),
+    ("E11", "3.5", "35", 0, 0),
+    ("E11", "-5", "5", 0, 0),
+    ("E11", "C++", "C", 0, 0),
+    ("E11", "10:30", "1030", 0, 0),
+    ("E11", "1,000", "1000", 1, 1),
+    ("E11", "1,2", "12", 0, 0),
+    ("E11", "50%", "50", 0, 0),
+    ("E12", "!", "!", 1, 1),
+    ("E12", "The The", "The The", 1, 1),
+    ("E12", "The  EIFFEL tower.", "Eiffel Tower", 1, 1),  # exact match normalises as F1 does
+    ("E12", "Paris in France", "Paris", 0.5, 0),  # and the two are not swapped
+]
+
+
+@pytest.mark.parametrize(("row", "prediction", "gold", "token_f1", "exact"), FAULTS)
+def test_faults_of_published_graders(row, prediction, gold, token_f1, exact) -> None:
+    assert f1(prediction, [gold]) == pytest.approx(token_f1, abs=1e-15)
+    assert exact_match(prediction, [gold]) == exact
 
 
 def test_scores_do_not_depend_on_what_was_graded_before() -> None:

@@ -6,14 +6,20 @@ import pickle
 import random
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from rewards.credit.assign import assign_credit
 from rewards.credit.group_relative import GroupRelative
+from rewards.exact_match import ExactMatch
+from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
-from rewards.loading import BUILTIN_CREDIT, BUILTIN_REWARDS, load_credit, load_reward
+from rewards.length import Length
+from rewards.loading import BUILTIN_CREDIT, BUILTIN_REWARDS, load_credit, load_reward, reward_takes
 from rewards.scoring import TURNS_SEEN, WeightedReward, WeightedRewards, kind_of, score_turns
 from rewards.token_f1 import TokenF1
 from workflows.errors import SchemaError, UsageError
@@ -55,6 +61,7 @@ def llm(index, step="answer", parsed="Paris", episode_id="t/0", **other):
         "parsed": None if parsed is None else json.dumps(parsed),
         "format_valid": parsed is not None,
         "response_text": str(parsed),
+        "num_response_tokens": 7,
     } | other
 
 
@@ -177,6 +184,107 @@ def test_truncated_turns_break_their_format_and_a_role_without_format_breaks_non
     assert [r["reward"] for r in rows.values()] == [-1.0, 0.0]
 
 
+def test_what_a_broken_turn_was_read_as_is_scored_or_nothing() -> None:
+    lenient = llm(0, parsed="Paris", format_valid=False, status="malformed", response_text="Paris, I guess")
+    assert score([lenient], rewards=only(TokenF1()))["t/0", 0]["reward"] == 1.0
+    assert score([lenient], rewards=only(TokenF1(malformed="zero")))["t/0", 0]["reward"] == 0.0
+    unread = lenient | {"parsed": None}
+    assert score([unread], rewards=only(TokenF1()))["t/0", 0]["reward"] == 0.5
+
+
+def test_an_answer_may_stand_under_a_key() -> None:
+    plan = llm(0, "plan", {"steps": [], "answer": "Paris"})
+    assert score([plan], rewards=only(TokenF1("plan", "answer")))["t/0", 0]["reward"] == 1.0
+    for parsed in ({"steps": []}, "Paris", {"answer": ["Paris"]}):
+        row = score([llm(0, "plan", parsed)], rewards=only(TokenF1("plan", "answer")))["t/0", 0]
+        assert kind_of(row["no_reward_reason"]) == "reward 'mine' failed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "mode", "expected"),
+    [
+        ("the city of Paris", ["Rome", "city of Paris"], "strict", 1.0),
+        ("It is Paris", ["Paris"], "strict", 0.0),
+        ("3.5", ["35"], "strict", 0.0),
+        ("3.5", ["35"], "official_squad", 1.0),
+        (7, ["7"], "strict", 1.0),
+    ],
+)
+def test_an_exact_match_is_all_or_nothing(answer, golds, mode, expected) -> None:
+    turns = [llm(0, "plan", ["q"]), tool(1), llm(2, parsed=answer)]
+    tasks = [task(answers=golds)]
+    assert score(turns, tasks=tasks, rewards=only(ExactMatch(mode=mode)))["t/0", 0]["reward"] == expected
+    halves = score(turns, tasks=tasks, rewards=only(ExactMatch(mode=mode, share="split")))
+    assert [halves["t/0", i]["reward"] for i in (0, 2)] == [expected / 2] * 2
+
+
+def test_a_format_may_be_a_bonus_instead_of_a_penalty() -> None:
+    turns = [llm(0, "plan", ["q"]), llm(1, "reader", None), llm(2, "reader", "x", status="truncated")]
+    reward = Format({"plan": 0.2, "reader": 0.1}, valid=1, invalid=0)
+    assert [r["reward"] for r in score(turns, rewards=only(reward)).values()] == [0.2, 0.0, 0.0]
+
+
+def test_tokens_beyond_the_budget_cost() -> None:
+    turns = [llm(i, num_response_tokens=n) for i, n in enumerate((3, 10, 11, 40))] + [tool(4)]
+    rows = score(turns, rewards=only(Length(cost=0.5, budget=10, most=4)))
+    assert [r["reward"] for r in rows.values()] == [0.0, 0.0, -0.5, -4.0, None]
+    assert math.copysign(1, rows["t/0", 0]["reward"]) == 1  # 0, not -0
+    assert score(turns, rewards=only(Length(cost=0.5)))["t/0", 0]["reward"] == -1.5
+    unknown = score([llm(0, num_response_tokens=None)], rewards=only(Length()))["t/0", 0]
+    assert "no count of response tokens" in unknown["no_reward_reason"]
+
+
+# Whom a reward goes to.
+
+
+def test_a_reward_goes_to_the_roles_and_steps_that_it_names() -> None:
+    turns = [
+        llm(0, "plan", ["q"]),
+        tool(1),
+        llm(2, "reader", "x"),
+        llm(3, "again", "y", role="reader"),
+        llm(4),
+    ]
+    readers, again = frozenset({"reader"}), frozenset({"again", "answer"})
+    rewards = WeightedRewards(
+        (
+            WeightedReward("all", 1.0, TokenF1()),
+            WeightedReward("readers", 10.0, TokenF1(), roles=readers),
+            WeightedReward("again", 100.0, TokenF1(), steps=again),
+            WeightedReward("both", 1000.0, TokenF1(), roles=readers, steps=again),
+            WeightedReward("nobody", 5.0, TokenF1(), roles=readers, steps=frozenset({"answer"})),
+        )
+    )
+    rows = score(turns, rewards=rewards)
+    assert [rows["t/0", i]["reward"] for i in range(5)] == [1.0, None, 11.0, 1111.0, 101.0]
+    assert parts(rows["t/0", 0]) == {"all": 1.0, "readers": None, "again": None, "both": None, "nobody": None}
+    alone = score(turns, rewards=WeightedRewards(rewards.items[1:2]))
+    assert alone["t/0", 0]["no_reward_reason"] == "no reward values this turn"
+
+
+def test_a_split_outcome_is_divided_among_those_whom_it_goes_to() -> None:
+    turns = [llm(0, "plan", ["q"]), llm(1, "reader", "x"), llm(2, "reader", "x", trainable=False), llm(3)]
+    item = WeightedReward("mine", 1.0, TokenF1(share="split"), roles=frozenset({"reader", "answer"}))
+    rows = score(turns, rewards=WeightedRewards((item,)))
+    assert [r["reward"] for r in rows.values()] == [None, 0.5, None, 0.5]
+
+
+def test_values_for_turns_that_are_not_addressed_are_dropped_whatever_the_reward_gives() -> None:
+    item = WeightedReward("mine", 1.0, Returns([1.0, 2.0]), steps=frozenset({"answer"}))
+    rows = score([llm(0, "plan", ["q"]), llm(1)], rewards=WeightedRewards((item,)))
+    assert [r["reward"] for r in rows.values()] == [None, 2.0]
+
+
+def test_a_reward_of_weight_zero_is_kept_and_makes_no_reward() -> None:
+    metric = WeightedReward("metric", 0.0, TokenF1())
+    rows = score([llm(0)], rewards=WeightedRewards((metric,)))
+    assert rows["t/0", 0]["reward"] is None
+    assert rows["t/0", 0]["no_reward_reason"] == "no reward values this turn"
+    both = score([llm(0)], rewards=WeightedRewards((metric, WeightedReward("format", 1.0, Format()))))
+    assert both["t/0", 0]["reward"] == 0.0
+    assert parts(both["t/0", 0]) == {"metric": 1.0, "format": 0.0}
+
+
 # Who gets none.
 
 
@@ -240,6 +348,13 @@ class Returns:
         (["1.0", 1.0], "no finite number: '1.0'"),
         (1.0, "failed: TypeError"),
         (None, "failed: TypeError"),
+        ({0: 1.0, 1: 2.0}, "it gave a dict, expected one value per turn"),
+        ({1.0, 2.0}, "it gave a set"),
+        ("12", "it gave a str"),
+        ([10**400, 1.0], "no finite number: 'a number (int) that no float can hold'"),
+        ([Fraction(10**400), 1.0], "no finite number: 'a number (Fraction) that no float can hold'"),
+        ([1j, 1.0], "no finite number: 1j"),
+        ([[1.0], 1.0], "no finite number: [1.0]"),
     ],
 )
 def test_a_reward_that_fails_costs_one_episode_and_says_which_reward(answer, why) -> None:
@@ -256,6 +371,35 @@ def test_a_reward_that_fails_costs_one_episode_and_says_which_reward(answer, why
         assert why in broken["no_reward_reason"]
         assert rows["t/1", index]["reward"] == 1.0
     assert len({kind_of(r["no_reward_reason"]) for k, r in rows.items() if k[0] == "t/0"}) == 1
+
+
+def test_numbers_of_any_library_and_lazy_ones_are_numbers() -> None:
+    for answer in (
+        np.array([1.0, 0.5]),
+        (np.float32(1), Fraction(1, 2)),
+        iter([True, 0.5]),
+        pl.Series([1.0, 0.5]),
+    ):
+        rows = score([llm(0), llm(1)], rewards=only(Returns(answer)))
+        assert [r["reward"] for r in rows.values()] == [1.0, 0.5]
+
+
+def test_a_reward_that_fails_half_way_through_its_numbers_has_failed() -> None:
+    def half():
+        yield 1.0
+        raise LookupError("gone")
+
+    reason = score([llm(0), llm(1)], rewards=only(Returns(half())))["t/0", 0]["no_reward_reason"]
+    assert reason == "reward 'mine' failed: LookupError: gone"
+
+
+def test_a_reward_can_not_change_what_the_next_one_sees() -> None:
+    def writes(played):
+        played.turns[0]["parsed"] = "Paris"
+        return [0.0]
+
+    reason = score([llm(0, parsed="Rome")], rewards=only(writes))["t/0", 0]["no_reward_reason"]
+    assert kind_of(reason) == "reward 'mine' failed"
 
 
 def test_cancellation_is_not_taken_for_a_failed_reward() -> None:
@@ -352,6 +496,14 @@ def test_tables_that_do_not_belong_together_are_refused(turns, episodes, tasks, 
         (lambda: Format({"answer": "much"}), "role 'answer' is 'much'"),
         (lambda: TokenF1(share="half"), "share is 'half'"),
         (lambda: TokenF1(mode="loose"), "mode is 'loose'"),
+        (lambda: ExactMatch(malformed="raww"), "malformed is 'raww'; did you mean 'raw'"),
+        (lambda: Format(valid=0, invalid=1), "valid and invalid are 0 and 1"),
+        (lambda: Format(invalid=-math.inf), "finite"),
+        (lambda: Length(cost=-1), "cost is -1"),
+        (lambda: Length(budget=math.nan), "budget is nan"),
+        (lambda: Length(most="1"), "most must be a number"),
+        (lambda: F1ByRound(round_steps="update"), "round_steps must be a list"),
+        (lambda: F1ByRound(share="half"), "share is 'half'"),
     ],
 )
 def test_options_that_can_not_work_are_refused(make, what) -> None:
@@ -372,9 +524,19 @@ def test_built_in_names_load_with_their_options() -> None:
     assert load_reward("token_f1", {"share": "split"}) == TokenF1(share="split")
     assert load_reward("format", {"weights": {"answer": 0.5}}) == Format({"answer": 0.5})
     assert load_credit("group_relative", {"by": "task"}) == GroupRelative("task")
+    needed = {"rejection": {"best": True}}
     for names, load in ((BUILTIN_REWARDS, load_reward), (BUILTIN_CREDIT, load_credit)):
         for name, path in names.items():
-            assert load(name, {}) == load(path, {})
+            options = needed.get(name, {})
+            assert load(name, options) == load(path, options)
+
+
+def test_whether_a_reward_has_an_option_is_known_without_making_it(acme) -> None:
+    assert reward_takes("token_f1", "answer_step")
+    assert not reward_takes("format", "answer_step")
+    assert reward_takes("acme_rewards:length", "scale")
+    for use in ("no_such", "no.such:thing", "acme_rewards:lenght"):
+        assert not reward_takes(use, "answer_step")
 
 
 @pytest.fixture

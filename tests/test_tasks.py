@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewards.grading.qa import usable
-from workflows.data.formats import vanishes
-from workflows.data.tasks import Reject, choose, load_tasks
+from workflows.data.qa_rows import vanishes
+from workflows.data.rejects import Reject
+from workflows.data.tasks import choose, load_tasks
 from workflows.errors import DataError, UsageError
 from workflows.trajectory import TASKS, to_json
 
@@ -300,7 +301,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name):
 
 
 def test_a_long_list_of_bad_rows_is_cut(tmp_path):
-    with pytest.raises(DataError, match="and 15 more") as refused:
+    with pytest.raises(DataError, match=r"20 × can't be decoded \(row 2: not JSON .*and 18 more") as refused:
         load_tasks(_jsonl(tmp_path / "t.jsonl", GOOD, *["nope"] * 20))
     assert len(str(refused.value)) < 1000
 

@@ -9,82 +9,11 @@ import pytest
 from stages.tables import TableSink
 from stages.training import checkpoint
 from stages.training.group import TrainerGroup
+from stages.training.objective import CriticSpec, ReferenceSpec
 from stages.training.spec import TrainerSpec, activation_estimate, memory_estimate
-from stages.training.worker import TrainWorker
+from tests.tiny_training import SMOOTH, master, partition, same, save, token_advantages, weights
 from workflows.errors import RunFailed, UsageError
-from workflows.trajectory import PARTITION, rows_to_table
-
-# Adam divides by the gradient's size, which turns a rounding error of a gradient near zero into a whole
-# step. With a large eps the step is smooth in the gradient, and weights can be compared closely.
-SMOOTH = {"learning_rate": 0.5, "eps": 1.0, "precision": "fp32", "num_threads": 1}
-
-
-@pytest.fixture(scope="module")
-def tiny() -> str:
-    from stages.checkpoints import resolve_checkpoint
-
-    return resolve_checkpoint("tiny")
-
-
-@pytest.fixture
-def start(tiny):
-    """Workers of one rank in this process; each is closed before the next starts."""
-    environment, workers = dict(os.environ), []
-
-    def make(*, version=0, resume=None, **changes) -> TrainWorker:
-        close()
-        spec = TrainerSpec("m", "m", tiny, **{"num_threads": 1, **changes})
-        worker = TrainWorker(spec, 0)
-        workers.append(worker)
-        worker.start(worker.listen(), version, resume)
-        return worker
-
-    def close() -> None:
-        while workers:
-            workers.pop().close()
-
-    yield make
-    close()
-    os.environ.clear()
-    os.environ.update(environment)
-
-
-def partition(folder, *, cut=(0, 0, 0, 0, 0, 0), ranks=None, mini=None, version=0, advantages=None):
-    """Six rows of different lengths, placed as told, as a stored table of two parts."""
-    advantages = advantages or [1.0, -0.5, 0.25, -2.0, 0.0, 1.5]
-    rows = [
-        {
-            "episode_id": f"e{i}",
-            "turn_index": 0,
-            "model_id": "m",
-            "policy_version": version,
-            "rank": ranks[i] if ranks else 0,
-            "mini_batch": mini[i] if mini else 0,
-            "micro_batch": cut[i],
-            "prompt_token_ids": [(7 * i + k) % 250 for k in range(3 + 2 * i)],
-            "response_token_ids": [(11 * i + k) % 250 for k in range(2 + i % 4)],
-            "behaviour_logprobs": [-5.0] * (2 + i % 4),
-            "temperature": 0.7 + 0.1 * i,
-            "advantage": advantages[i],
-        }
-        for i in range(6)
-    ]
-    sink = TableSink("partition/m", str(folder), PARTITION)
-    return sink.ref([sink.write_part(k, rows_to_table(rows[k::2], PARTITION)) for k in range(2)])
-
-
-def weights(worker):
-    return {k: v.detach().float().clone() for k, v in worker.policy.model.state_dict().items()}
-
-
-def master(worker):
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    return {n: safe_get_full_fp32_param(p).clone() for n, p in worker.policy.named_parameters()}
-
-
-def same(one, other, bound=0.0) -> bool:
-    return one.keys() == other.keys() and all((one[k] - other[k]).abs().max() <= bound for k in one)
+from workflows.trajectory import SCORES
 
 
 def bare_torch_step(tiny, ref):
@@ -111,7 +40,7 @@ def test_settings_that_can_not_train_are_refused() -> None:
     for changes, words in (
         ({"zero_stage": 3}, "zero_stage"),
         ({"ranks": 0}, "ranks"),
-        ({"dual_clip": 1.0}, "dual_clip"),
+        ({"gradient_clip": -1.0}, "gradient_clip"),
         ({"precision": "fp16"}, "precision"),
     ):
         with pytest.raises(UsageError, match=words):
@@ -125,14 +54,18 @@ def test_the_memory_estimate_grows_with_what_needs_memory() -> None:
     assert activation_estimate(spec, 10**8, 4096) > activation_estimate(spec, 10**8, 1024)
     assert memory_estimate(dataclasses.replace(spec, ranks=2), 10**8) > base
     assert memory_estimate(dataclasses.replace(spec, precision="fp32"), 10**8) > base
+    assert memory_estimate(dataclasses.replace(spec, critic=CriticSpec("head")), 10**8) == base
+    assert memory_estimate(dataclasses.replace(spec, critic=CriticSpec("model")), 10**8) > 1.5 * base
+    frozen = memory_estimate(dataclasses.replace(spec, reference=ReferenceSpec()), 10**8) - base
+    assert frozen == pytest.approx(2 * 10**8 / 2**30)  # bf16 weights, and nothing else
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
 def test_an_update_is_that_of_a_bare_loop_however_it_is_cut(start, tiny, tmp_path, zero_stage) -> None:
     norm, expected = bare_torch_step(tiny, partition(tmp_path / "p"))
-    for cut in ((0,) * 6, (0, 1, 2, 3, 4, 5), (0, 1, 0, 0, 2, 0)):
-        worker = start(zero_stage=zero_stage, **SMOOTH)
+    for shared, cut in ((True, (0,) * 6), (False, (0, 1, 1, 0, 0, 1)), (True, (0, 1, 0, 0, 2, 0))):
+        worker = start(zero_stage=zero_stage, shared_prefix=shared, **SMOOTH)
         report = worker.update(partition(tmp_path / "p", cut=cut), 0)
         assert report.summary["gradient_norm"] == pytest.approx(norm, rel=1e-5)
         assert same(weights(worker), expected, 2e-6)
@@ -166,7 +99,7 @@ def test_no_signal_makes_no_step_and_a_second_delivery_trains_nothing(start, tmp
     assert report.skipped.startswith("no signal")
     assert (report.version_after, report.excluded, report.num_rows) == (0, {"no signal": 6}, 0)
     assert same(weights(worker), before)
-    assert not worker.engine.optimizer.optimizer.state  # no moments were made, let alone moved
+    assert not worker.unit.engine.optimizer.optimizer.state  # no moments were made, let alone moved
     done = worker.update(partition(tmp_path / "p"), 1)
     after = weights(worker)
     assert not same(after, before)
@@ -181,7 +114,7 @@ def test_no_signal_makes_no_step_and_a_second_delivery_trains_nothing(start, tmp
 def test_a_gradient_that_is_not_finite_changes_no_weight(start, tmp_path, zero_stage, precision) -> None:
     worker = start(zero_stage=zero_stage, precision=precision)
     before = weights(worker)
-    next(worker.policy.parameters()).register_hook(lambda gradient: gradient * math.inf)
+    next(worker.unit.policy.parameters()).register_hook(lambda gradient: gradient * math.inf)
     with pytest.raises(RunFailed, match="gradient of optimizer step 0") as failure:
         worker.update(partition(tmp_path / "p"), 0)
     assert "(e5, 0)" in str(failure.value)
@@ -196,7 +129,7 @@ def test_a_loss_that_is_not_finite_names_its_rows(start, tmp_path) -> None:
 
     worker = start(**SMOOTH)
     with torch.no_grad():
-        worker.policy.model.get_output_embeddings().weight[3, 0] = math.nan
+        worker.unit.policy.model.get_output_embeddings().weight[3, 0] = math.nan
     with pytest.raises(RunFailed, match=r"loss .* rows \(e0, 0\)"):
         worker.update(partition(tmp_path / "p"), 0)
 
@@ -222,17 +155,11 @@ def test_a_bf16_run_moves_its_master_weights_and_resumes_bit_for_bit(start, tmp_
     train(worker, range(2, 4))
     unbroken, final = master(worker) if zero_stage else {}, weights(worker)
     worker = start(version=2, resume=saved, **settings)
-    assert worker.last_report.iteration == 1
+    assert worker.unit.last_report.iteration == 1
     train(worker, range(2, 4))
-    assert worker.version == 4
+    assert worker.unit.version == 4
     assert same(weights(worker), final)
     assert not zero_stage or same(master(worker), unbroken)
-
-
-def save(worker, uri: str, trainer_state: bool = True) -> str:
-    checkpoint.prepare(uri)
-    checkpoint.commit(uri, worker.spec, [worker.write(uri, trainer_state)])
-    return uri
 
 
 @pytest.mark.slow
@@ -270,11 +197,11 @@ def test_checkpoints_are_whole_or_refused_on_any_filesystem(start, tiny, tmp_pat
         (f"{tmp_path}/m/00009", 9, "not a whole checkpoint"),
     ):
         with pytest.raises(RunFailed, match=words):
-            checkpoint.load(worker, uri, version)
+            checkpoint.load(worker.unit, uri, version)
     damaged = next((folder / "trainer").rglob("*optim_states.pt"))
     os.truncate(damaged, damaged.stat().st_size // 2)
     with pytest.raises(RunFailed, match="damaged"):
-        checkpoint.load(worker, good, 1)
+        checkpoint.load(worker.unit, good, 1)
     for uri in (remote, unfinished):
         assert same(weights(start(version=2, resume=uri, **SMOOTH)), final)
     fsspec.filesystem("memory").rm("/bucket", recursive=True)
@@ -288,22 +215,33 @@ def test_two_ranks_train_like_one_and_a_dead_rank_ends_the_run(ray_cluster, star
         {"ranks": (0, 1, 0, 1, 0, 1), "cut": (0, 0, 1, 0, 2, 0)},
         {"ranks": (0,) * 6},  # rank 1 has no row
     ]
-    one = start(**SMOOTH)
+    learn = {**SMOOTH, "critic": CriticSpec("head", learning_rate=0.5, value_clip=None)}
+
+    def targets(name):
+        returns = [1.0, -1.0, 0.5, 2.0, 0.0, -0.5]
+        return token_advantages(tmp_path / f"a{name}", [1.0, -0.5, 0.25, -2.0, 0.0, 1.5], returns=returns)
+
+    one = start(**learn)
     for i in range(3):
-        one.update(partition(tmp_path / f"one{i}", version=i), i)
-    expected, alone = weights(one), one.last_report
+        one.update(partition(tmp_path / f"one{i}", version=i), i, targets(f"one{i}"))
+    expected, alone = weights(one), one.unit.last_report
     one.close()
 
-    spec = TrainerSpec("m", "m", tiny, ranks=2, update_timeout_seconds=120, **SMOOTH)
+    spec = TrainerSpec("m", "m", tiny, ranks=2, update_timeout_seconds=120, **learn)
     group = TrainerGroup.start(spec, version=0)
     for i, places in enumerate(cuts):
-        group.update(partition(tmp_path / f"two{i}", version=i, **places), i)
+        ref = partition(tmp_path / f"two{i}", version=i, **places)
+        sink = TableSink("scores/m", f"{tmp_path}/s{i}", SCORES)
+        scores = sink.ref(group.score(ref, sink, frozenset({"old", "values"})))
+        assert scores.read()["episode_id"].equals(ref.read()["episode_id"])
+        group.update(ref, i, advantages=targets(f"two{i}"), scores=scores)
     saved = f"{tmp_path}/m/00002"
     group.save(saved)
     last = partition(tmp_path / "two2", version=2, **cuts[0])
-    report = group.update(last, 2)
+    report = group.update(last, 2, advantages=targets("two2"))
     assert group.version == report.version_after == 3
-    for column in ("loss", "gradient_norm", "sampler_gap_mean", "num_tokens", "num_rows"):
+    columns = ("loss", "value_loss", "gradient_norm", "sampler_gap_mean", "num_tokens", "num_rows")
+    for column in (*columns, "explained_variance"):
         assert report.summary[column] == pytest.approx(alone.summary[column], rel=1e-4)
     assert len(group.memory()) == 2
     published = group.publish(f"{tmp_path}/m/00003")
@@ -318,11 +256,10 @@ def test_two_ranks_train_like_one_and_a_dead_rank_ends_the_run(ray_cluster, star
         group.update(partition(tmp_path / "two3", version=3, **cuts[0]), 3)
 
     group = TrainerGroup.start(spec, version=2, resume=saved)
-    assert group.update(last, 2) == dataclasses.replace(
-        report,
-        seconds=pytest.approx(report.seconds, abs=600),
-        steps=group.update(last, 2).steps,
-        summary=group.update(last, 2).summary,
-    )
+    again = group.update(last, 2, advantages=targets("two2"))
+    timed = {"seconds": again.seconds, "steps": again.steps, "summary": again.summary}
+    assert again == dataclasses.replace(report, **timed)
+    assert again.summary | {"seconds": 0} == report.summary | {"seconds": 0}
+    assert group.update(last, 2) == again  # a second delivery
     assert group.publish(f"{tmp_path}/m/again").hash == published.hash
     group.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from workflows.errors import CadreError, InfraError, ToolRefusal, UsageError
 from workflows.trajectory import INFRA_ERROR, TIMEOUT
@@ -23,7 +23,9 @@ class PlayLimits:
 
     `max_turns` bounds its turns. `call_timeout_seconds` and `tool_timeout_seconds` bound one call with
     all its attempts. An attempt that fails with `InfraError` is made again, at most `call_attempts` in
-    all, after `backoff_seconds` times 1, 2, 4, … and a derived jitter of ±50 %.
+    all, after `backoff_seconds` times 1, 2, 4, … and a derived jitter of ±50 %. What is cancelled has
+    `grace_seconds` to end; after that it is left behind. One JSON value (a request, a result, a parsed
+    reply) has at most `max_value_bytes`.
     """
 
     max_turns: int = 64
@@ -32,6 +34,8 @@ class PlayLimits:
     episode_timeout_seconds: float = 1800.0
     call_attempts: int = 3
     backoff_seconds: float = 0.5
+    grace_seconds: float = 5.0
+    max_value_bytes: int = 8 * 2**20
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -55,33 +59,65 @@ async def attempt(
     attempts: int,
     timeout_seconds: float,
     pause: Callable[[int], float],
+    grace_seconds: float,
 ) -> T:
     """`await ask(n)` for n = 1, 2, … until one succeeds; `pause(n)` seconds lie between n and n + 1.
 
-    Only `InfraError` is worth another attempt: any other exception is a fault of the callee.
+    All of it takes at most `timeout_seconds`; `inf` sets no limit. Only `InfraError` is worth another
+    attempt: any other exception is a fault of the callee. A callee that ignores its cancellation is left
+    behind, and the detail says so.
 
     Raises:
         CallFailed: with status `infra_error` or `timeout`, and the cause.
         ToolRefusal, asyncio.CancelledError: passed on as they are.
     """
+    work = asyncio.create_task(_until_one_succeeds(ask, attempts, pause))
+    expired, ended = False, True
     try:
-        async with asyncio.timeout(timeout_seconds) as clock:
-            for number in range(1, attempts + 1):
-                try:
-                    return await ask(number)
-                except InfraError:
-                    if number == attempts:
-                        raise
-                await asyncio.sleep(pause(number))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        await asyncio.wait({work}, timeout=None if math.isinf(timeout_seconds) else timeout_seconds)
+        if expired := not work.done():
+            ended = await stop({work}, grace_seconds)
+    except asyncio.CancelledError:
+        await stop({work}, grace_seconds)
+        raise
+    # a reply that came while it was being stopped is as good as any other
+    if expired and (not ended or work.cancelled() or work.exception()):
+        left = "" if ended else f", and it did not end within {grace_seconds:g} s of being cancelled"
+        raise CallFailed(TIMEOUT, f"no reply within {timeout_seconds:g} s{left}")
+    try:
+        return work.result()
     except ToolRefusal:
         raise
     except InfraError as error:
         raise CallFailed(INFRA_ERROR, str(error) or "InfraError without a message") from error
     except Exception as error:
-        if isinstance(error, TimeoutError) and clock.expired():
-            raise CallFailed(TIMEOUT, f"no reply within {timeout_seconds:g} s") from error
         raise CallFailed(INFRA_ERROR, describe(error)) from error
+
+
+async def _until_one_succeeds(
+    ask: Callable[[int], Awaitable[T]], attempts: int, pause: Callable[[int], float]
+) -> T:
+    for number in range(1, attempts):
+        try:
+            return await ask(number)
+        except InfraError:
+            await asyncio.sleep(pause(number))
+    return await ask(attempts)
+
+
+async def stop(tasks: Collection[asyncio.Task[Any]], grace_seconds: float) -> bool:
+    """Cancel tasks and wait for their end, at most `grace_seconds`. False if one is left behind."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(_look)
+    _, pending = await asyncio.wait(tasks, timeout=grace_seconds) if tasks else (set(), set())
+    return not pending
+
+
+def _look(task: asyncio.Task[Any]) -> None:
+    """Take note of a task's exception, which asyncio would else print when the task is thrown away."""
+    if not task.cancelled():
+        task.exception()
 
 
 def describe(error: BaseException) -> str:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from workflows.graph import ControlStep, Edge, LlmStep, Step, Workflow
+from workflows.script import AnyWorkflow, ScriptWorkflow
 
 
-def text_lines(workflow: Workflow) -> list[str]:
-    """One line for each step, in running order: what it is and what it waits for."""
+def text_lines(workflow: AnyWorkflow) -> list[str]:
+    """One line for each step, in running order: what it is and what it waits for.
+
+    When the steps of an async function run is known to the function alone: it is named instead.
+    """
+    if isinstance(workflow, ScriptWorkflow):
+        return [f"{_function(workflow)} decides in Python which step comes next:", *_script_lines(workflow)]
     edges = workflow.edges
     rows = []
     for name in workflow.structure.order:
@@ -18,11 +24,14 @@ def text_lines(workflow: Workflow) -> list[str]:
     return [f"{name:<{widths[0]}}  {what:<{widths[1]}}  {after}" for name, what, after in rows]
 
 
-def mermaid(workflow: Workflow) -> str:
+def mermaid(workflow: AnyWorkflow) -> str:
     """A Mermaid flowchart: boxes are roles, slanted boxes tools, hexagons control steps.
 
-    Dotted arrows have a condition; a step that runs in branches has a double frame.
+    Dotted arrows have a condition; a step that runs in branches has a double frame. An async function is
+    a circle that its steps hang on.
     """
+    if isinstance(workflow, ScriptWorkflow):
+        return _script_mermaid(workflow)
     lines = ["flowchart TD"]
     for step in workflow.steps:
         label = f'"{step.name}<br/>{_what(workflow, step)}"'
@@ -66,3 +75,31 @@ def _again(edge: Edge) -> str:
 def _condition(edge: Edge) -> str:
     name = getattr(edge.when, "__name__", type(edge.when).__name__)
     return "a condition holds" if name == "<lambda>" else name.strip("_").replace("_", " ")
+
+
+def _function(workflow: ScriptWorkflow) -> str:
+    name = getattr(workflow.run, "__qualname__", type(workflow.run).__qualname__)
+    return f"{getattr(workflow.run, '__module__', None) or 'function'}:{name.split('.<locals>.')[-1]}"
+
+
+def _actor(workflow: ScriptWorkflow, step: str) -> str:
+    actor = workflow.steps[step]
+    what = "note" if actor is None else f"{'role' if actor in workflow.roles else 'tool'} {actor}"
+    return f"{what}, answer" if step == workflow.answer_step else what
+
+
+def _script_lines(workflow: ScriptWorkflow) -> list[str]:
+    width = max(map(len, workflow.steps))
+    return [f"{step:<{width}}  {_actor(workflow, step)}" for step in workflow.steps]
+
+
+def _script_mermaid(workflow: ScriptWorkflow) -> str:
+    lines = ["flowchart TD", f'    function(("{_function(workflow)}"))']
+    for step, actor in workflow.steps.items():
+        label = f'"{step}<br/>{_actor(workflow, step)}"'
+        if actor is None:
+            shape = f"{{{{{label}}}}}"
+        else:
+            shape = f"[{label}]" if actor in workflow.roles else f"[/{label}/]"
+        lines.append(f"    function -.-> step_{step}{shape}")
+    return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
 """What the player needs from a model: render a chat to ids, ids in, ids and logprobs out.
 
-Engines themselves live in `stages.engines`; a workflow sees only this protocol, and so never
+A model behind an API of messages is another kind, `ChatEngine`: messages in, text out, never trained.
+Engines themselves live in `stages.engines`; a workflow sees only these protocols, and so never
 imports a tokenizer, vLLM or torch.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 
 class Message(TypedDict):
@@ -81,3 +82,50 @@ class Engine(Protocol):
             InfraError: the engine failed; worth a retry.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What a model behind an API returned for one chat.
+
+    Which ids it read and sampled is not known, and they are never made up from the text. The counts
+    of tokens are the server's own, None where it tells none.
+    """
+
+    text: str
+    finish_reason: Literal["stop", "length", "content_filter"]
+    policy_version: int
+    num_prompt_tokens: int | None = None
+    num_response_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    started_after: float | None = None  # seconds from the call until the request was sent
+
+
+@runtime_checkable
+class ChatEngine(Protocol):
+    """A model that takes messages and gives text. Without ids and logprobs there is nothing to train on."""
+
+    model_id: str
+    base_id: str
+    policy_version: int
+    max_model_len: int  # prompt and response together, in tokens
+    trainable: bool  # False
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """How long the chat is as a prompt: exact or a careful estimate, for making prompts fit only.
+
+        Of a prompt that does not fit and is never asked, the row has this number.
+        """
+        ...
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> ChatReply:
+        """Sample one reply.
+
+        Raises:
+            InfraError: the server failed or is busy; worth a retry.
+            UsageError: the server refuses the request, and would refuse it again.
+        """
+        ...
+
+
+AnyEngine: TypeAlias = Engine | ChatEngine

@@ -1,7 +1,7 @@
 """One episode: calls of roles and tools, each recorded as one row of `TURNS`.
 
-This is the core under every kind of workflow. The graph executor calls it; a workflow that is written
-as an async function would call it directly:
+This is the core under both kinds of workflow: the graph executor calls it, and so does the `Team` of a
+workflow that is written as an async function.
 
     draft = await episode.call("writer", {"question": question}, step="draft")
     found = await episode.tool("search", {"query": draft.value}, step="search", parents=[draft.key])
@@ -14,46 +14,29 @@ raised as `TurnFailed`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import math
-from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from workflows import trajectory as t
 from workflows.attempts import CallFailed, PlayLimits, attempt, describe
-from workflows.engine import Completion, Engine, Sampling
-from workflows.errors import CadreError, InfraError, ToolRefusal, WorkflowError, did_you_mean
-from workflows.models import Model
-from workflows.parsers import Parsed
-from workflows.prompts import Prompt, PromptTooLong, fit_prompt
+from workflows.columns import (
+    as_json,
+    parse_reply,
+    prompt_columns,
+    reply_columns,
+    verdict,
+)
+from workflows.engine import ChatReply, Completion, Sampling
+from workflows.errors import CadreError, ToolRefusal, WorkflowError, did_you_mean
+from workflows.prompts import PromptTooLong, fit_prompt
 from workflows.record import Failure, Record, Turn
-from workflows.roles import Role, RoleSettings
+from workflows.speaker import Speaker
 from workflows.state import Output, TurnKey
+from workflows.threads import Slot, ToolThreads
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Speaker:
-    """A role with everything that its calls need."""
-
-    role: Role
-    settings: RoleSettings
-    model: Model
-    engine: Engine
-
-    @property
-    def max_response_tokens(self) -> int:
-        return self.settings.max_response_tokens or self.role.max_response_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """What fits beside the response, or less where the settings say so."""
-        room = self.engine.max_model_len - self.max_response_tokens
-        return min(room, self.settings.max_prompt_tokens or room)
 
 
 class TurnFailed(CadreError):
@@ -67,6 +50,7 @@ class Episode:
         record: takes the rows.
         speakers: by role.
         versions: model id → the version of its weights that a request sent now is asked of.
+        threads: where tools that are plain functions run.
     """
 
     def __init__(
@@ -77,6 +61,7 @@ class Episode:
         versions: Callable[[], dict[str, int]],
         limits: PlayLimits,
         run_seed: int,
+        threads: ToolThreads,
     ):
         self.record = record
         self._speakers = speakers
@@ -84,6 +69,7 @@ class Episode:
         self._versions = versions
         self._limits = limits
         self._run_seed = run_seed
+        self._threads = threads
 
     def call(
         self,
@@ -123,7 +109,7 @@ class Episode:
     ) -> Coroutine[Any, Any, Output]:
         """Ask a tool; like `call`. A refused request gives an output that is not valid."""
         function = _named(name, self._tools, "tool")
-        text = _json(request, f"the request to tool {name!r}")
+        text = self._json(request, f"the request to tool {name!r}")
         turn = self.record.open("tool", TurnKey(step, round, branch), parents, after)
         turn.row.update(tool=name, tool_request=text)
         return self._guarded(turn, lambda: self._tool(turn, function, request))
@@ -139,7 +125,7 @@ class Episode:
         after: Iterable[TurnKey] = (),
     ) -> Output:
         """Record a value (JSON) that the workflow computed by itself."""
-        text = _json(value, "the computed value")
+        text = self._json(value, "the computed value")
         turn = self.record.open("control", TurnKey(step, round, branch), parents, after)
         now = self.record.now()
         turn.row.update(parsed=text, status=t.OK, attempts=1, queued_at=now, started_at=now, ended_at=now)
@@ -157,71 +143,93 @@ class Episode:
             raise
         except PromptTooLong as error:
             turn.row.update(
-                messages=_json(error.messages, "messages"),
+                messages=as_json(error.messages, "messages"),
                 num_prompt_tokens=error.num_tokens,
                 cut=t.to_json(error.cut),
             )
-            raise self._failed(turn, t.INFRA_ERROR, "call_failed", str(error)) from error
+            raise self._failed(turn, t.INFRA_ERROR, "prompt_too_long", str(error)) from error
         except Exception as error:  # a parser, a template path: the workflow's own code
             raise self._failed(turn, t.INFRA_ERROR, "workflow_error", describe(error)) from error
         finally:
             turn.row["ended_at"] = self.record.now()
 
     def _failed(self, turn: Turn, status: str, stop_reason: str, detail: str) -> TurnFailed:
-        detail = t.clean_text(detail)
         turn.row.update(status=status, status_detail=detail)
         cause = f"{where(turn.key)}: {detail}"
         self.record.failures.append(Failure(turn.key, status, stop_reason, cause))
         return TurnFailed(cause)
 
     async def _call(self, turn: Turn, speaker: Speaker, variables: Mapping[str, Any]) -> Output:
-        row, model, engine = turn.row, speaker.model, speaker.engine
+        row, model = turn.row, speaker.model
         row.update(role=speaker.role.name, model_id=model.model_id, base_id=model.base_id)
         row.update(trainable=model.trainable)
         prompt = fit_prompt(
             lambda given: speaker.role.messages(given, demonstrations=speaker.settings.demonstrations),
             variables,
-            speaker.role.trim,
-            engine.render,
+            speaker.role.trims,
+            speaker.render,
             speaker.max_prompt_tokens,
         )
         sampling = self._sampling(turn, speaker)
-        row.update(_prompt_columns(prompt, engine.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
+        row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
         asked: dict[str, int] = {}
 
-        async def ask(number: int) -> Completion:
+        async def ask(number: int) -> Completion | ChatReply:
             asked.update(self._versions())
             row.update(attempts=number, queued_at=self.record.now(), team_version=t.to_json(asked))
-            completion = await engine.generate(prompt.token_ids, sampling)
-            if fault := completion_fault(completion):
-                raise InfraError(fault)
-            return completion
+            return await speaker.ask(prompt, sampling)
 
         completion = await self._attempt(turn, ask, self._limits.call_timeout_seconds)
         asked[model.model_id] = completion.policy_version  # the engine's own word on what was asked
-        row.update(_completion_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
+        row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
         text = row["response_text"]
-        parsed = speaker.role.parser.parse(text)
-        row.update(parsed=_json(parsed.value, "the parsed value"), format_valid=parsed.valid)
-        row["status"], row["status_detail"] = _verdict(parsed, completion, sampling)
-        return Output(parsed.value, text, parsed.valid, turn.key)
+        parsed = parse_reply(speaker.role, text, variables)
+        row.update(parsed=self._json(parsed.best, "the parsed value"), format_valid=parsed.valid)
+        row["status"], row["status_detail"] = verdict(speaker.role, parsed, completion, sampling)
+        return Output(parsed.value, text, parsed.valid, turn.key, parsed.lenient)
 
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
-        row = turn.row
+        try:
+            limit = self._limits.tool_timeout_seconds
+            seconds = math.inf if getattr(function, "keeps_time", False) else limit
+            if is_async(function):
+                result = await self._ask_tool(turn, function, request, seconds)
+            else:
+                async with self._threads.slot() as slot:
+                    result = await self._in_thread(turn, slot, function, request, seconds)
+        except ToolRefusal as refusal:
+            turn.row.update(status=t.TOOL_ERROR, status_detail=str(refusal))
+            return Output(None, "", False, turn.key)
+        text = self._json(result, f"the result of tool {turn.row['tool']!r}")
+        turn.row.update(tool_result=text, status=t.OK)
+        return Output(result, "", True, turn.key)
 
-        async def ask(number: int) -> Any:
-            row.update(attempts=number, queued_at=self.record.now(), started_at=self.record.now())
-            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-                return await function(request)
-            return await asyncio.to_thread(function, request)
+    async def _in_thread(
+        self, turn: Turn, slot: Slot, function: Callable[[Any], Any], request: Any, seconds: float
+    ) -> Any:
+        async def ask(request: Any) -> Any:
+            result = await slot.run(function, request)
+            return await result if inspect.isawaitable(result) else result
 
         try:
-            result = await self._attempt(turn, ask, self._limits.tool_timeout_seconds)
-        except ToolRefusal as refusal:
-            row.update(status=t.TOOL_ERROR, status_detail=t.clean_text(str(refusal)))
-            return Output(None, "", False, turn.key)
-        row.update(tool_result=_json(result, f"the result of tool {row['tool']!r}"), status=t.OK)
-        return Output(result, "", True, turn.key)
+            return await self._ask_tool(turn, ask, request, seconds)
+        except CallFailed as error:
+            if not slot.busy:
+                raise
+            strays = f"{self._threads.stray + 1} of {self._threads.limit} threads are like it"
+            raise CallFailed(error.status, f"{error}, and its thread goes on ({strays})") from error
+
+    async def _ask_tool(
+        self, turn: Turn, function: Callable[[Any], Awaitable[Any]], request: Any, seconds: float
+    ) -> Any:
+        async def ask(number: int) -> Any:
+            turn.row.update(attempts=number, started_at=self.record.now())
+            try:
+                return await function(request)
+            except SystemExit as left:  # else it would end the process with all its episodes
+                raise RuntimeError(f"the tool called exit({left.code!r})") from left
+
+        return await self._attempt(turn, ask, seconds)
 
     async def _attempt(self, turn: Turn, ask: Callable[[int], Awaitable[T]], timeout_seconds: float) -> T:
         def pause(number: int) -> float:
@@ -229,7 +237,11 @@ class Episode:
             return self._limits.backoff_seconds * 2 ** (number - 1) * (0.5 + jitter)
 
         return await attempt(
-            ask, attempts=self._limits.call_attempts, timeout_seconds=timeout_seconds, pause=pause
+            ask,
+            attempts=self._limits.call_attempts,
+            timeout_seconds=timeout_seconds,
+            pause=pause,
+            grace_seconds=self._limits.grace_seconds,
         )
 
     def _sampling(self, turn: Turn, speaker: Speaker) -> Sampling:
@@ -244,8 +256,25 @@ class Episode:
         )
 
     def _seed(self, key: TurnKey, *more: object) -> int:
+        return self.seed(*key, *more)
+
+    def seed(self, *parts: object) -> int:
+        """A seed of this episode: it depends on the run's seed, the episode and `parts` only."""
         identity = self.record.identity
-        return t.seed_for(self._run_seed, identity.iteration, identity.task_id, identity.sample, *key, *more)
+        return t.seed_for(self._run_seed, identity.iteration, identity.task_id, identity.sample, *parts)
+
+    def _json(self, value: Any, what: str) -> str:
+        """A value as JSON text that fits a row.
+
+        Raises:
+            WorkflowError: it is not JSON, or too large.
+        """
+        text = as_json(value, what)
+        if (size := len(text.encode())) > self._limits.max_value_bytes:
+            raise WorkflowError(
+                f"{what} has {size} bytes as JSON, more than {self._limits.max_value_bytes}; pass on less"
+            )
+        return text
 
 
 def where(key: TurnKey) -> str:
@@ -254,60 +283,10 @@ def where(key: TurnKey) -> str:
     return f"step {key.step!r}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def completion_fault(completion: Completion) -> str | None:
-    """What makes a completion unfit to be recorded, or None. Such a row could poison an update."""
-    ids, logprobs = completion.token_ids, completion.logprobs
-    if completion.finish_reason == "abort":
-        return "the engine aborted the request"
-    if not ids:
-        return "the engine returned no tokens"
-    if len(logprobs) != len(ids):
-        return f"the engine returned {len(logprobs)} logprobs for {len(ids)} tokens"
-    if not all(map(math.isfinite, logprobs)):
-        return "the engine returned a logprob that is not finite"
-    return None
-
-
-def _verdict(parsed: Parsed, completion: Completion, sampling: Sampling) -> tuple[str, str | None]:
-    if completion.finish_reason == "length":
-        return t.TRUNCATED, f"stopped at the limit of {sampling.max_tokens} tokens"
-    return (t.OK, None) if parsed.valid else (t.MALFORMED, parsed.problem)
-
-
-def _prompt_columns(prompt: Prompt, tokenizer_hash: str) -> dict[str, Any]:
-    context = hashlib.blake2b(tokenizer_hash.encode(), digest_size=16)
-    context.update(array("i", prompt.token_ids).tobytes())
-    return {
-        "messages": _json(prompt.messages, "messages"),
-        "prompt_token_ids": prompt.token_ids,
-        "num_prompt_tokens": len(prompt.token_ids),
-        "context_hash": context.hexdigest(),
-        "cut": t.to_json(prompt.cut) if prompt.cut else None,
-    }
-
-
-def _completion_columns(completion: Completion, asked_at: float) -> dict[str, Any]:
-    def later(seconds: float | None) -> float | None:
-        return None if seconds is None else asked_at + seconds
-
-    return {
-        "policy_version": completion.policy_version,
-        "response_token_ids": list(completion.token_ids),
-        "behaviour_logprobs": list(completion.logprobs),
-        "logprobs_mode": completion.logprobs_mode,
-        "num_cached_tokens": completion.num_cached_tokens,
-        "response_text": t.clean_text(completion.text),
-        "finish_reason": completion.finish_reason,
-        "started_at": later(completion.started_after),
-        "first_token_at": later(completion.first_token_after),
-    }
-
-
-def _json(value: Any, what: str) -> str:
-    try:
-        return t.clean_text(t.to_json(value))
-    except (TypeError, ValueError) as error:
-        raise WorkflowError(f"{what} is not JSON: {error}") from None
+def is_async(function: Callable[[Any], Any]) -> bool:
+    """Whether a tool is awaited where it is called; all others run in a thread."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - asked of its class, not whether it is there
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _named(name: str, known: Mapping[str, T], what: str) -> T:

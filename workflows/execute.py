@@ -51,8 +51,10 @@ class GraphRun:
                 for task in done:
                     self._collect(task)
                 self._advance()
+        except asyncio.CancelledError:
+            self._episode.record.expired = True
+            raise
         finally:
-            self._episode.record.expired = bool(self._tasks)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -49,8 +49,14 @@ Tool = Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 """`await tool(request)` gives a JSON value. A plain function runs in a thread.
 
 Raises `ToolRefusal` for a request that is the policy's fault, `InfraError` for a failure that is worth a
-retry. Tools are pickled to each player; `async def start(self)` is called there once, to load what is heavy.
+retry. A plain function needs a time limit of its own where it may hang: a thread can't be stopped, and is
+counted and kept apart when its call is given up. Tools are built in each player; `async def start(self)` is
+called there once, to load what is heavy.
 `def check(self)` is called before a run starts, and raises `UsageError` for what can't work.
+
+A tool with the attribute `keeps_time = True` bounds each call itself, on a clock of its own (as the code
+judge does by CPU time, so that a verdict does not depend on how busy the machine is): the player's
+`tool_timeout_seconds` does not count for it.
 """
 
 
@@ -159,6 +165,11 @@ class Workflow:
         from workflows.structure import Structure
 
         return Structure.of(self)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """All steps, each after those that lead to it: the order that lists turns."""
+        return self.structure.order
 
     @functools.cached_property
     def step_of(self) -> Mapping[str, Step]:

@@ -15,10 +15,19 @@ from typing import Any, Final
 from workflows.attempts import describe
 from workflows.errors import UsageError, did_you_mean
 from workflows.graph import Workflow
+from workflows.script import AnyWorkflow, ScriptWorkflow
 
 BUILTIN_WORKFLOWS: Final = {
     "single": "workflows.single:build",
     "qa_decompose": "workflows.qa:build",
+    "signal": "workflows.signal:build",
+    "qa_rewrite": "workflows.qa_rewrite:build",
+    "qa_summarise": "workflows.qa_summarise:build",
+    "qa_select": "workflows.qa_select:build",
+    "mask": "workflows.mask:build",
+    "code": "workflows.code:build",
+    "math": "workflows.math:build",
+    "debate": "workflows.debate:build",
 }
 
 
@@ -75,18 +84,27 @@ def load_plugin(use: str, options: Mapping[str, Any], builtins: Mapping[str, str
         ) from error
 
 
-def load_workflow(use: str, options: Mapping[str, Any]) -> Workflow:
+def load_workflow(use: str, options: Mapping[str, Any]) -> AnyWorkflow:
     """The workflow that `use` names: a built-in, or `package.module:build`.
 
     Raises:
-        UsageError: as `load_plugin`, or it does not build a `Workflow`.
+        UsageError: as `load_plugin`, or it does not build a `Workflow` or a `ScriptWorkflow`.
     """
     workflow = load_plugin(use, options, BUILTIN_WORKFLOWS, "workflow")
-    if not isinstance(workflow, Workflow):
+    if not isinstance(workflow, Workflow | ScriptWorkflow):
         raise UsageError(
-            f"workflow {use!r} builds a {type(workflow).__name__}; it must return a workflows.graph.Workflow"
+            f"workflow {use!r} builds a {type(workflow).__name__}; it must return a workflows.graph.Workflow "
+            "or a workflows.script.ScriptWorkflow"
         )
     return workflow
+
+
+def workflow_takes(use: str, option: str) -> bool:
+    """Whether the workflow that `use` names has such an option. False for what can't be loaded."""
+    try:
+        return option in inspect.signature(load_object(BUILTIN_WORKFLOWS.get(use, use))).parameters
+    except (UsageError, TypeError, ValueError):
+        return False
 
 
 def _import(module_name: str, path: str) -> Any:

@@ -17,7 +17,8 @@ from workflows.errors import UsageError, did_you_mean
 class Model:
     """One set of weights that is asked and, if `trainable`, updated as a whole.
 
-    `base_id` names the engine that serves it: models that share a base (adapters) share an engine.
+    `base_id` names the engine that serves it: models that share a base (adapters) share an engine and the
+    trainer's processes. `adapter` is how an adapter is made, None for full weights.
     """
 
     model_id: str
@@ -60,8 +61,11 @@ class ModelMap:
 
     @property
     def regime(self) -> str:
-        """A label for humans and trackers: full, separate or groups. Never branched on."""
+        """A label for humans and trackers: full, separate, groups or adapters. Never branched on."""
         used = set(self.roles.values())
+        bases = {self.models[model_id].base_id for model_id in used}
+        if len(bases) == 1 < len(used):
+            return "adapters"
         if len(used) == 1:
             return "full"
         return "separate" if len(used) == len(self.roles) else "groups"

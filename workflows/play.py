@@ -15,15 +15,19 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from workflows.attempts import PlayLimits
-from workflows.engine import Engine
-from workflows.episode import Episode, Speaker
-from workflows.errors import UsageError, did_you_mean
+from workflows.attempts import PlayLimits, describe
+from workflows.engine import AnyEngine
+from workflows.episode import Episode
+from workflows.errors import RunFailed, UsageError, did_you_mean
 from workflows.execute import GraphRun
-from workflows.graph import Workflow
 from workflows.models import ModelMap
 from workflows.record import STOP_REASONS, EpisodeId, Played, Record
 from workflows.roles import RoleSettings
+from workflows.script import AnyWorkflow, ScriptWorkflow
+from workflows.speaker import Speaker
+from workflows.state import TurnKey
+from workflows.team import ScriptRun
+from workflows.threads import ToolThreads
 
 __all__ = ["STOP_REASONS", "PlayLimits", "Played", "Player"]
 
@@ -43,8 +47,8 @@ class Player:
 
     def __init__(
         self,
-        workflow: Workflow,
-        engines: Mapping[str, Engine],
+        workflow: AnyWorkflow,
+        engines: Mapping[str, AnyEngine],
         models: ModelMap,
         role_settings: Mapping[str, RoleSettings],
         limits: PlayLimits,
@@ -55,18 +59,30 @@ class Player:
         self._speakers = _speakers(workflow, engines, models, role_settings)
         self._limits = limits
         self._run_seed = run_seed
+        self._threads = ToolThreads()
         self._starting = asyncio.Lock()
         self._started = False
 
+    @property
+    def stray_threads(self) -> int:
+        """Threads of tools that still run although their call was given up."""
+        return self._threads.stray
+
     async def start(self) -> None:
-        """Load the tools: `await tool.start()` of each that has one. Done once, at the latest by `play`."""
+        """Check that prompts can fit, and load the tools: `await tool.start()` of each that has one.
+
+        Done once, at the latest by `play`.
+
+        Raises:
+            UsageError: a role's prompt is too long before anything is put into it.
+            RunFailed: a tool that can't be started.
+        """
         async with self._starting:
             if not self._started:
-                for tool in self._workflow.tools.values():
-                    if (start := getattr(tool, "start", None)) is not None:
-                        loaded = start()
-                        if inspect.isawaitable(loaded):
-                            await loaded
+                for speaker in self._speakers.values():
+                    _check_room(speaker)
+                for name, tool in self._workflow.tools.items():
+                    await _start_tool(name, tool)
                 self._started = True
 
     async def play(self, task: Mapping[str, Any], *, iteration: int, sample: int) -> Played:
@@ -80,21 +96,65 @@ class Player:
         if not self._started:
             await self.start()
         identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample)
-        record = Record(identity, self._workflow.structure.order, self._limits.max_turns)
+        record = Record(identity, self._workflow.order, self._limits.max_turns)
         episode = Episode(
-            record, self._speakers, self._workflow.tools, self._versions, self._limits, self._run_seed
+            record,
+            self._speakers,
+            self._workflow.tools,
+            self._versions,
+            self._limits,
+            self._run_seed,
+            self._threads,
         )
+        stop_reason = "finished"
         try:
             async with asyncio.timeout(self._limits.episode_timeout_seconds) as clock:
-                stop_reason = await GraphRun(self._workflow, episode, task["inputs"]).run()
+                stop_reason = await self._run(episode, task["inputs"])
         except TimeoutError:
             if not clock.expired():
                 raise
-            record.expired, stop_reason = True, "episode_timeout"
+            record.expired = True
         return record.close(stop_reason)
+
+    async def _run(self, episode: Episode, inputs: Mapping[str, Any]) -> str:
+        workflow = self._workflow
+        try:
+            if isinstance(workflow, ScriptWorkflow):
+                return await ScriptRun(workflow, episode, inputs, self._limits.grace_seconds).run()
+            return await GraphRun(workflow, episode, inputs).run()
+        except Exception as error:  # a fault of ours costs its episode, not the others of the shard
+            episode.record.fault(TurnKey("", 0, ""), f"playing workflow {workflow.name!r}", error)
+            return "workflow_error"
 
     def _versions(self) -> dict[str, int]:
         return {model_id: engine.policy_version for model_id, engine in self._engines.items()}
+
+
+async def _start_tool(name: str, tool: Any) -> None:
+    if (start := getattr(tool, "start", None)) is None:
+        return
+    try:
+        loaded = start()
+        if inspect.isawaitable(loaded):
+            await loaded
+    except UsageError:
+        raise
+    except Exception as error:
+        raise RunFailed(f"tool {name!r} can't be started: {describe(error)}") from error
+
+
+def _check_room(speaker: Speaker) -> None:
+    """Refuse a role whose prompt is too long whatever is put into it."""
+    role, shown = speaker.role, speaker.settings.demonstrations
+    least = speaker.length(role.least_messages(demonstrations=shown))
+    if least > speaker.max_prompt_tokens:
+        examples = len(role.demonstrations) if shown else 0
+        raise UsageError(
+            f"role {role.name!r}: its prompt has {least} tokens before anything is put into it "
+            f"({examples} demonstrations), and there is room for {speaker.max_prompt_tokens}; raise "
+            f"models.{speaker.model.model_id}.max_model_len or roles.{role.name}.max_prompt_tokens, or set "
+            f"roles.{role.name}.demonstrations = false"
+        )
 
 
 def _check_task(task: Mapping[str, Any]) -> None:
@@ -111,8 +171,8 @@ def _check_task(task: Mapping[str, Any]) -> None:
 
 
 def _speakers(
-    workflow: Workflow,
-    engines: Mapping[str, Engine],
+    workflow: AnyWorkflow,
+    engines: Mapping[str, AnyEngine],
     models: ModelMap,
     role_settings: Mapping[str, RoleSettings],
 ) -> dict[str, Speaker]:

@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from workflows.engine import Message
 from workflows.errors import CadreError, WorkflowError
@@ -19,13 +19,16 @@ from workflows.trajectory import clean_text, to_json
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}|[{}]")
 _TEXT_KEYS = ("text", "document", "content")
+CUT_MARK: Final = "[…]"
 
 
 class PromptTooLong(CadreError):
     """A prompt that does not fit even when everything that may be cut is cut."""
 
-    def __init__(self, num_tokens: int, max_tokens: int, messages: list[Message], cut: dict[str, int]):
-        super().__init__(f"prompt of {num_tokens} tokens exceeds {max_tokens} after trimming")
+    def __init__(
+        self, num_tokens: int, max_tokens: int, messages: list[Message], cut: dict[str, dict[str, int]]
+    ):
+        super().__init__(f"prompt_too_long: {num_tokens} tokens exceed {max_tokens} after trimming")
         self.num_tokens = num_tokens
         self.messages = messages
         self.cut = cut
@@ -36,6 +39,11 @@ class Template:
     """A parsed template: literal pieces (`str`) and paths (`tuple` of parts) in turn."""
 
     pieces: tuple[str | tuple[str, ...], ...]
+
+    @property
+    def literal(self) -> str:
+        """The text without any value: what every prompt of this template has at least."""
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -122,69 +130,140 @@ def render_value(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Trim:
+    """How one variable of a prompt gives way when the prompt is too long.
+
+    Args:
+        variable: its name. Its value is a list, or with `by="word"` also one text.
+        drop: where it is cut: "last" suits documents, best first; "first" suits a history, newest last.
+        by: "item" drops whole items of the list. "word" drops words, and leaves a mark where a text was
+            cut; an item without words left is dropped whole. A word ends at white space.
+
+    Raises:
+        WorkflowError: another `drop` or `by`.
+    """
+
+    variable: str
+    drop: Literal["last", "first"] = "last"
+    by: Literal["item", "word"] = "item"
+
+    def __post_init__(self) -> None:
+        if self.drop not in ("last", "first") or self.by not in ("item", "word"):
+            raise WorkflowError(
+                f"trim of {self.variable!r}: drop is 'last' or 'first' and by is 'item' or 'word', "
+                f"got {self.drop!r} and {self.by!r}"
+            )
+
+    def size(self, value: Any) -> int:
+        """How much can be dropped: items, or words.
+
+        Raises:
+            WorkflowError: a value that can't be cut this way.
+        """
+        words = self.by == "word"
+        if words and isinstance(value, str):
+            return len(_words(value))
+        if not isinstance(value, list | tuple):
+            wanted = "a text or a list of texts" if words else "a list"
+            raise WorkflowError(
+                f"variable {self.variable!r} may be trimmed, so it must be {wanted}, not {_describe(value)}"
+            )
+        return sum(max(1, len(_words(render_value(item)))) for item in value) if words else len(value)
+
+    def without(self, value: Any, dropped: int) -> Any:
+        """What is left when `dropped` items or words are gone."""
+        if self.by == "item":
+            return value[dropped:] if self.drop == "first" else value[: len(value) - dropped]
+        if isinstance(value, str):
+            return _shorten(value, dropped, self.drop)
+        kept = []
+        for item in value if self.drop == "first" else reversed(value):
+            text = render_value(item)
+            size = max(1, len(_words(text)))
+            if dropped < size:
+                kept.append(_shorten(text, dropped, self.drop))
+            dropped = max(0, dropped - size)
+        return kept if self.drop == "first" else kept[::-1]
+
+    def cut(self, dropped: int) -> dict[str, int]:
+        """For the row: what was dropped, by unit."""
+        return {"words" if self.by == "word" else "items": dropped}
+
+
+def _words(text: str) -> list[re.Match[str]]:
+    return list(re.finditer(r"\S+", text))
+
+
+def _shorten(text: str, dropped: int, drop: str) -> str:
+    words = _words(text)
+    if not dropped:
+        return text
+    if dropped >= len(words):
+        return CUT_MARK
+    if drop == "first":
+        return f"{CUT_MARK} {text[words[dropped].start() :]}"
+    return f"{text[: words[-dropped - 1].end()]} {CUT_MARK}"
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that fits: its messages, their ids, and how many items of which variable were cut."""
+    """A prompt that fits: its messages, their ids, and what was cut: `{variable: {"items": number}}`.
+
+    The ids are None where the model takes messages and nobody here knows what it makes of them.
+    """
 
     messages: list[Message]
-    token_ids: list[int]
-    cut: dict[str, int]
+    token_ids: list[int] | None
+    cut: dict[str, dict[str, int]]
 
 
 def fit_prompt(
     build: Callable[[Mapping[str, Any]], list[Message]],
     variables: Mapping[str, Any],
-    trim: Sequence[str],
-    render: Callable[[Sequence[Message]], list[int]],
+    trim: Sequence[Trim],
+    render: Callable[[Sequence[Message]], list[int] | int],
     max_tokens: int,
 ) -> Prompt:
-    """Drop as few items as needed until the rendered prompt has at most `max_tokens` ids.
+    """Drop as little as needed until the rendered prompt has at most `max_tokens` ids.
 
-    Items go from the end of the first variable of `trim`, then of the second, and so on; nothing else
-    is ever cut. The number to drop is found by bisection: a prompt is rendered about log2(items) times.
+    `render` gives the ids of a chat, or only how many there would be.
+
+    What the first of `trim` can give goes first, then what the second can, and so on; nothing else is
+    ever cut. How much to drop is found by bisection: a prompt is rendered about log2(items) times.
 
     Raises:
-        PromptTooLong: it does not fit with all of them gone.
-        WorkflowError: a `trim` variable that is not a list, or a path that leads nowhere.
+        PromptTooLong: it does not fit with all of that gone.
+        WorkflowError: a value that can't be trimmed as declared, or a path that leads nowhere.
     """
-    for name in trim:
-        if not isinstance(variables.get(name, ()), list | tuple):
-            raise WorkflowError(
-                f"variable {name!r} may be trimmed, so it must be a list, not {_describe(variables[name])}"
-            )
+    sizes = [rule.size(variables.get(rule.variable, ())) for rule in trim]
 
-    def attempt(dropped: int) -> Prompt:
-        cut, kept = _drop(variables, trim, dropped)
+    def attempt(dropped: int) -> tuple[Prompt, int]:
+        cut, kept = {}, {}
+        for rule, size in zip(trim, sizes, strict=True):
+            if number := min(dropped, size):
+                cut[rule.variable] = rule.cut(number)
+                kept[rule.variable] = rule.without(variables[rule.variable], number)
+                dropped -= number
         messages = [
             Message(role=m["role"], content=clean_text(m["content"])) for m in build({**variables, **kept})
         ]
-        return Prompt(messages, list(render(messages)), cut)
+        ids = render(messages)
+        if isinstance(ids, int):
+            return Prompt(messages, None, cut), ids
+        return Prompt(messages, list(ids), cut), len(ids)
 
-    prompt = attempt(0)
-    if len(prompt.token_ids) <= max_tokens:
+    prompt, length = attempt(0)
+    if length <= max_tokens:
         return prompt
-    low, high = 0, sum(len(variables.get(name, ())) for name in trim)  # low does not fit
-    prompt = attempt(high)
-    if len(prompt.token_ids) > max_tokens:
-        raise PromptTooLong(len(prompt.token_ids), max_tokens, prompt.messages, prompt.cut)
+    low, high = 0, sum(sizes)  # low does not fit
+    prompt, length = attempt(high)
+    if length > max_tokens:
+        raise PromptTooLong(length, max_tokens, prompt.messages, prompt.cut)
     while high - low > 1:
         middle = (low + high) // 2
-        shorter = attempt(middle)
-        if len(shorter.token_ids) <= max_tokens:
+        shorter, length = attempt(middle)
+        if length <= max_tokens:
             high, prompt = middle, shorter
         else:
             low = middle
     return prompt
-
-
-def _drop(
-    variables: Mapping[str, Any], trim: Sequence[str], dropped: int
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """How many items each variable of `trim` loses when `dropped` go, and what stays of it."""
-    cut, kept = {}, {}
-    for name in trim:
-        items = variables.get(name, ())
-        if number := min(dropped, len(items)):
-            cut[name] = number
-            kept[name] = items[: len(items) - number]
-            dropped -= number
-    return cut, kept

@@ -17,6 +17,7 @@ STOP_REASONS: Final = {
     "finished": "no step was left to run",
     "loop_limit": "finished, but a loop that wanted another round was at its limit",
     "max_turns": "the workflow wanted more turns than max_turns; which ones it had depends on timing",
+    "prompt_too_long": "a prompt had no room although all that may be cut was cut; nothing of it was asked",
     "call_failed": "a call of a model or tool failed or timed out; what did not depend on it was finished",
     "workflow_error": "an exception in the workflow's own code, named in `error`",
     "episode_timeout": "the episode's time was over; calls in flight are marked timeout",
@@ -123,8 +124,8 @@ class Record:
 
     def fault(self, key: TurnKey, what: str, error: Exception, event: str | None = None) -> None:
         """Note an exception in the workflow's own code; with `event`, as a row of that kind too."""
-        message = t.clean_text(f"{what}: {describe(error)}")
-        if event is not None:
+        message = f"{what}: {describe(error)}"
+        if event is not None and not self.full:
             now = self.now()
             row = self.open(event, key).row
             row.update(status=t.INFRA_ERROR, status_detail=message, ended_at=now)
@@ -141,8 +142,8 @@ class Record:
             turn.row.update(turn_index=index[key], parents=sorted(index[p] for p in turn.parents))
             if turn.row["status"] is None:
                 turn.row.update(status=t.TIMEOUT, status_detail="the episode's time was over")
-            rows.append(turn.row)
-        return Played(rows, self._episode_row(rows, stop_reason))
+            rows.append(_writable(turn.row))
+        return Played(rows, _writable(self._episode_row(rows, stop_reason)))
 
     def _episode_row(self, rows: list[dict[str, Any]], stop_reason: str) -> dict[str, Any]:
         status, error = t.OK, None
@@ -151,7 +152,7 @@ class Record:
             status, stop_reason = t.TIMEOUT, "episode_timeout"
             error = f"the episode's time was over in step {', '.join(map(repr, running)) or 'none'}"
         elif self.failures:  # the first in the order of turns, so that timing does not choose
-            first = min(self.failures, key=lambda failure: self._rank_of(failure.key))
+            first = min(self.failures, key=lambda f: (f.status == t.CANCELLED, self._rank_of(f.key)))
             status, stop_reason, error = first.status, first.stop_reason, first.error
         return {
             **self.identity.columns(),
@@ -159,12 +160,17 @@ class Record:
             "error": error,
             "stop_reason": stop_reason,
             "num_turns": len(rows),
-            "num_prompt_tokens": sum(len(r["prompt_token_ids"] or ()) for r in rows),
-            "num_response_tokens": sum(len(r["response_token_ids"] or ()) for r in rows),
+            "num_prompt_tokens": sum(r["num_prompt_tokens"] or 0 for r in rows if r["attempts"]),
+            "num_response_tokens": sum(r["num_response_tokens"] or 0 for r in rows),
             "started_at": self._epoch,
             "seconds": self.now(),
         }
 
     def _rank_of(self, key: TurnKey) -> tuple[Any, ...]:
         branch = [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in key.branch.split(".") if p]
-        return (self._rank.get(key.step, len(self._rank)), key.step, key.round, branch)
+        return (self._rank.get(key.step, len(self._rank)), key.step, key.round, branch, key.branch)
+
+
+def _writable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose texts any file can hold, whatever a plug-in put into them."""
+    return {name: t.clean_text(v) if isinstance(v, str) else v for name, v in row.items()}

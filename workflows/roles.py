@@ -12,8 +12,8 @@ from typing import Any
 
 from workflows.engine import Message
 from workflows.errors import UsageError, WorkflowError, did_you_mean
-from workflows.parsers import Parser, Raw
-from workflows.prompts import Template, parse_template
+from workflows.parsers import Parser, Raw, read_reply
+from workflows.prompts import Template, Trim, parse_template
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Role:
         demonstrations: pairs of (variables of the prompt, or the user's text as it is) and the
             assistant's text; shown as earlier turns of the chat. A small model follows an output
             format far more often after one of them.
-        trim: variables whose list items may be dropped, from the end and in this order, when the
-            prompt is too long. Nothing else is ever cut.
+        trim: variables that may be cut, in this order, when the prompt is too long. A name is short for
+            `Trim(name)`: whole items of a list go, the last first. Nothing else is ever cut.
         max_response_tokens: default limit of one reply.
+        fixed_length: a reply that has `max_response_tokens` is whole, not cut off: for roles whose every
+            reply is that long, such as one word.
 
     Raises:
         WorkflowError: a bad template, a demonstration that lacks a variable or that the role's own
@@ -42,8 +44,9 @@ class Role:
     parser: Parser = field(default_factory=Raw)
     system: str | None = None
     demonstrations: tuple[tuple[Mapping[str, Any] | str, str], ...] = ()
-    trim: tuple[str, ...] = ()
+    trim: tuple[str | Trim, ...] = ()
     max_response_tokens: int = 128
+    fixed_length: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -54,19 +57,22 @@ class Role:
             variables = self.template.variables
             for index, (user, assistant) in enumerate(self.demonstrations):
                 self._user_text(user)
-                parsed = self.parser.parse(assistant)
+                parsed = read_reply(self.parser, assistant, user if isinstance(user, Mapping) else {})
                 if not parsed.valid:
                     raise WorkflowError(
                         f"demonstration {index} breaks the role's own format: {parsed.problem}"
                     )
         except WorkflowError as error:
             raise WorkflowError(f"{self._where} {error}") from None
-        for name in self.trim:
+        names = [rule.variable for rule in self.trims]
+        for name in names:
             if name not in variables:
                 raise WorkflowError(
                     f"{self._where} trim names {name!r}, which its prompt does not use"
                     f"{did_you_mean(name, variables)}"
                 )
+            if names.count(name) > 1:
+                raise WorkflowError(f"{self._where} trim names {name!r} twice")
 
     @property
     def _where(self) -> str:
@@ -76,15 +82,25 @@ class Role:
     def template(self) -> Template:
         return parse_template(self.prompt)
 
+    @property
+    def trims(self) -> tuple[Trim, ...]:
+        return tuple(Trim(rule) if isinstance(rule, str) else rule for rule in self.trim)
+
     def messages(self, variables: Mapping[str, Any], *, demonstrations: bool = True) -> list[Message]:
         """The chat for these variables: system, demonstrations as earlier turns, then the prompt."""
+        return [*self._opening(demonstrations), {"role": "user", "content": self.template.render(variables)}]
+
+    def least_messages(self, *, demonstrations: bool = True) -> list[Message]:
+        """The chat with every variable empty: no prompt of this role can be shorter."""
+        return [*self._opening(demonstrations), {"role": "user", "content": self.template.literal}]
+
+    def _opening(self, demonstrations: bool) -> list[Message]:
         chat: list[Message] = []
         if self.system is not None:
             chat.append({"role": "system", "content": self.system})
         for user, assistant in self.demonstrations if demonstrations else ():
             chat.append({"role": "user", "content": self._user_text(user)})
             chat.append({"role": "assistant", "content": assistant})
-        chat.append({"role": "user", "content": self.template.render(variables)})
         return chat
 
     def _user_text(self, user: Mapping[str, Any] | str) -> str:

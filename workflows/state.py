@@ -24,14 +24,21 @@ class Output:
     """What one run of a step wrote.
 
     `value` is the parsed reply (None where `valid` is false), the tool's result or what a control step
-    computed. `text` is the raw reply, empty for the others: a lenient fallback uses it explicitly.
-    `valid` is false for a reply that breaks its format and for a call that the tool refused.
+    computed. `text` is the raw reply, empty for the others.
+    `valid` is false for a reply that breaks its format and for a call that the tool refused; `lenient`
+    is then what the parser's fallback reads of the reply, of the type of a value, or None.
     """
 
     value: Any
     text: str
     valid: bool
     key: TurnKey
+    lenient: Any = None
+
+    @property
+    def best(self) -> Any:
+        """The value of a valid output, else the lenient reading: None where there is neither."""
+        return self.value if self.valid else self.lenient
 
     @property
     def step(self) -> str:
@@ -107,13 +114,23 @@ class State:
         """A dotted path: `task.<field>…`, `item…`, or `<step>…` into that step's value.
 
         Raises:
-            WorkflowError: it leads nowhere.
+            WorkflowError: it leads nowhere, or the step's output is invalid and so has no value.
         """
         head, *rest = path.split(".")
         if head == "task":
             return lookup({"task": self.task}, [head, *rest])
-        value = self.item if head == "item" else self[head].value
+        value = self.item if head == "item" else self._value_of(head)
         return lookup({head: value}, [head, *rest])
+
+    def _value_of(self, step: str) -> Any:
+        output = self[step]
+        if not output.valid and output.value is None:
+            raise WorkflowError(
+                f"step {step!r} has no value: its reply breaks its format, or its tool refused. A path would "
+                f"put a blank into the prompt; use a function that says what to do then, for example "
+                f"lambda state: state[{step!r}].best"
+            )
+        return output.value
 
     def _read(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
         self.reads.update(output.key for output in outputs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import re
 import string
@@ -20,10 +21,12 @@ from typing import Any, Final
 
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, UsageError
-from workflows.graph import Tool, Workflow
+from workflows.graph import Tool
 from workflows.models import Model, ModelMap
+from workflows.parsers import first_json_object
 from workflows.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
+from workflows.script import AnyWorkflow
 
 Reply = Callable[[Sequence[Message], Sampling], str]
 """What a scripted model says to a chat. It may use `sampling.seed`, and nothing else that varies."""
@@ -35,6 +38,8 @@ _BEGIN, _END = 256, 257  # ids below are bytes, ids above are pairs of character
 _LETTERS: Final = " " + string.ascii_lowercase
 _PAIRS: Final = {a + b: 258 + i for i, (a, b) in enumerate((a, b) for a in _LETTERS for b in _LETTERS)}
 _PIECES: Final = {id_: pair.encode() for pair, id_ in _PAIRS.items()}
+_TURN_TIMES: Final = frozenset({"queued_at", "started_at", "first_token_at", "ended_at"})
+_EPISODE_TIMES: Final = frozenset({"started_at", "seconds"})
 VOCAB_SIZE: Final = 258 + len(_PAIRS)  # 987
 
 
@@ -187,7 +192,7 @@ def replies(table: Mapping[str, str]) -> Reply:
 
 
 def play_once(
-    workflow: Workflow,
+    workflow: AnyWorkflow,
     inputs: Mapping[str, Any],
     reply: Reply | Mapping[str, str | Reply] | None = None,
     *,
@@ -229,12 +234,30 @@ def _reply_of(role: str, reply: Reply | Mapping[str, str | Reply]) -> Reply:
     return said if callable(said) else lambda messages, sampling: said
 
 
-def echo_qa(messages: Sequence[Message], sampling: Sampling) -> str:
-    """Answers the built-in QA workflows by picking words out of the prompt, as the seed has it.
+def without_times(played: Played) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows without what a clock decides: two plays of one episode are equal in all of it."""
+    turns = [{k: v for k, v in row.items() if k not in _TURN_TIMES} for row in played.turns]
+    return turns, {k: v for k, v in played.episode.items() if k not in _EPISODE_TIMES}
 
-    Three replies in ten break the format; the others name something that the passages or notes name and
-    the question does not, so with retrieval some are right. Without passages all are wrong, and only the
-    format tells good from bad.
+
+def late(order: int) -> Before:
+    """Completions come back in an order that `order` alone decides: turns of the event loop, no clock."""
+    luck = random.Random(order)
+
+    async def before(messages: Sequence[Message], sampling: Sampling) -> None:
+        for _ in range(luck.randrange(12)):
+            await asyncio.sleep(0)
+
+    return before
+
+
+def echo_qa(messages: Sequence[Message], sampling: Sampling) -> str:
+    """Plays every role of the built-in QA workflows: it fills in the form that a prompt asks for.
+
+    What it fills in are words of the prompt, as the seed has it: something that the passages or notes
+    name and the question does not, so with retrieval some answers are right. Without passages all are
+    wrong, and only the format tells good from bad. Three replies in ten break the format, and three
+    searches in ten end.
     """
     luck = random.Random(sampling.seed)
     prompt = messages[-1]["content"]
@@ -244,10 +267,30 @@ def echo_qa(messages: Sequence[Message], sampling: Sampling) -> str:
         queries = [" ".join(words[-5:]), " ".join(w for w in words[1:] if w[0].isupper())]
         listed = ", ".join(f'"{q}"' for q in queries if q)
         return f"I would look up {listed}" if broken else f'{{"sub_queries": [{listed}]}}'
-    tag = re.search(r"<(\w+)>", prompt)
-    name = tag.group(1) if tag else "answer"
     found = luck.choice(_names(prompt, near=luck.random() < 0.75))
-    return found if broken else f"<{name}>{found}</{name}>"
+    if broken:
+        return found
+    form = prompt.rsplit("Reply: ", 1)[-1]
+    if "<end>" in form and luck.random() < 0.3:
+        return "<end>"
+    return _filled(form.split(" or ")[0], found, luck)
+
+
+def _filled(form: str, found: str, luck: random.Random) -> str:
+    """A form with `found` for its texts; ids such as t1 stay, and numbers are one from 1 to 3."""
+    if shown := first_json_object(form):
+        (key, value), *_ = shown.items()
+        if isinstance(value, list):
+            return json.dumps({key: [found if isinstance(v, str) else luck.randint(1, 3) for v in value]})
+        return json.dumps({key: found})
+    tags = re.findall(r"<(\w+)>([^<]*)</\1>", form) or [(t, "") for t in re.findall(r"<(\w+)>", form)[:1]]
+    return "".join(f"<{tag}>{_content(tag, shown, found)}</{tag}>" for tag, shown in tags or [("answer", "")])
+
+
+def _content(tag: str, shown: str, found: str) -> str:
+    if re.fullmatch(r"t\d+", shown):
+        return shown
+    return f"{found}, {tag}?" if re.fullmatch(r"q\d+", tag) else found  # sub-questions differ
 
 
 def _question(prompt: str) -> str:

@@ -2,7 +2,8 @@
 
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
-    tasks → turns, episodes → rewards → credit → partition/<model> → updates, models
+    tasks → turns, episodes → rewards → credit, baselines → partition/<model>
+          → scores/<model> → token_advantages/<model> → updates, models
 
 Rows are joined by key, never by position: an episode is `episode_id`, a turn is
 `(episode_id, turn_index)`. Free-form values are JSON text, because Arrow structs that differ
@@ -18,11 +19,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _NAMED_VALUES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TOKEN_IDS = pa.list_(pa.int32())
-_LOGPROBS = pa.list_(pa.float32())
+_LOGPROBS = pa.list_(pa.float32())  # and other numbers, one for each token
 
 TURN_KEYS: Final = ("episode_id", "turn_index")
 
@@ -63,19 +64,21 @@ TURNS: Final = pa.schema(
         ("policy_version", pa.int32()),  # version of the weights that was asked
         ("team_version", pa.string()),  # JSON: every model's version when this turn was asked
         ("trainable", pa.bool_()),
-        # tokens
+        # tokens; a model behind an API tells no ids and logprobs (null), and its own counts if any
         ("prompt_token_ids", _TOKEN_IDS),
         ("response_token_ids", _TOKEN_IDS),
         ("behaviour_logprobs", _LOGPROBS),  # as long as response_token_ids
         ("logprobs_mode", pa.string()),
         ("sampling", pa.string()),  # JSON: temperature, top_p, top_k, max_tokens, stop, seed
         ("num_prompt_tokens", pa.int32()),
+        ("num_response_tokens", pa.int32()),
         ("num_cached_tokens", pa.int32()),
-        ("context_hash", pa.string()),  # of the prompt ids and the tokenizer
+        ("context_hash", pa.string()),  # of the prompt ids and the tokenizer; without ids, of the messages
         # text
         ("messages", pa.string()),  # JSON list of {role, content}
         ("response_text", pa.string()),
-        ("parsed", pa.string()),  # JSON
+        # JSON: the value; of a reply that breaks its format, what its parser's lenient rule reads, or null
+        ("parsed", pa.string()),
         ("format_valid", pa.bool_()),
         ("cut", pa.string()),  # JSON: what truncation removed from the prompt
         # outcome
@@ -135,6 +138,17 @@ CREDIT: Final = pa.schema(
     ]
 )
 
+# What a credit method keeps from one iteration to the next: one row for each running baseline, as it
+# is after this iteration.
+BASELINES: Final = pa.schema(
+    [
+        ("key", pa.string()),  # what shares the baseline: a role
+        ("mean", pa.float64()),
+        ("count", pa.float64()),  # returns behind the mean; an average that forgets counts old ones for less
+        ("iteration", pa.int32()),  # the last one that changed it
+    ]
+)
+
 PARTITION: Final = pa.schema(
     [
         ("episode_id", pa.string()),
@@ -143,6 +157,8 @@ PARTITION: Final = pa.schema(
         ("model_id", pa.string()),
         ("role", pa.string()),
         ("step", pa.string()),
+        ("round", pa.int32()),
+        ("branch", pa.string()),
         ("policy_version", pa.int32()),
         ("rank", pa.int32()),
         ("mini_batch", pa.int32()),  # which optimizer step of an epoch
@@ -151,8 +167,34 @@ PARTITION: Final = pa.schema(
         ("response_token_ids", _TOKEN_IDS),
         ("behaviour_logprobs", _LOGPROBS),
         ("temperature", pa.float64()),  # the sampler's: the trainer divides its logits by it
+        ("reward", pa.float64()),
         ("return", pa.float64()),
         ("advantage", pa.float64()),
+    ]
+)
+
+# Part k of scores/<model> and of token_advantages/<model> has the rows of part k of partition/<model>.
+# A list is as long as the row's response_token_ids, or null where the plan does not need it.
+SCORES: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("scored_version", pa.int32()),  # of the weights that scored
+        ("old_logprobs", _LOGPROBS),  # the trainer's own, at the sampler's temperature
+        ("reference_logprobs", _LOGPROBS),  # the frozen anchor's, at the same temperature
+        ("values", _LOGPROBS),  # value of the state that each response token was chosen in
+        ("bootstrap_value", pa.float64()),  # value after the last token, where the episode was cut; else null
+    ]
+)
+
+TOKEN_ADVANTAGES: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("advantages", _LOGPROBS),
+        ("returns", _LOGPROBS),  # what a critic learns; null without one
+        ("importance_weights", _LOGPROBS),  # old policy over sampler, corrected; null where not asked for
+        ("excluded", pa.string()),  # null, or why the update leaves this row out
     ]
 )
 
@@ -164,12 +206,19 @@ UPDATES: Final = pa.schema(
         ("step", pa.int32()),  # optimizer step within this update; null in the summary
         ("version_before", pa.int32()),
         ("version_after", pa.int32()),
-        ("loss", pa.float64()),  # token mean
-        ("policy_loss", pa.float64()),
+        ("loss", pa.float64()),  # all terms, divided as the loss says (token mean by default)
+        ("policy_loss", pa.float64()),  # its part without KL, entropy and critic
+        ("value_loss", pa.float64()),  # of the critic, before its coefficient
         ("kl_old", pa.float64()),  # k3 of old (start of this update) against current policy
+        ("kl_reference", pa.float64()),  # of the current policy against the reference, per token
         ("clip_fraction", pa.float64()),
-        ("entropy", pa.float64()),
+        ("dual_clip_fraction", pa.float64()),  # part of it: stopped by the dual clip
+        ("entropy", pa.float64()),  # nats per token
+        ("explained_variance", pa.float64()),  # of returns by the values from before the update
         ("importance_ratio_max", pa.float64()),
+        ("importance_weight_mean", pa.float64()),  # of the sampler correction, over tokens
+        ("importance_weight_max", pa.float64()),
+        ("importance_masked", pa.float64()),  # share of tokens that it takes out
         ("sampler_gap_mean", pa.float64()),  # mean |trainer old logprob - behaviour logprob|
         ("sampler_gap_max", pa.float64()),
         ("sampler_kl", pa.float64()),  # k3 of behaviour against trainer's old policy
@@ -196,15 +245,30 @@ MODELS: Final = pa.schema(
     ]
 )
 
+EVALUATION: Final = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("sample", pa.int32()),
+        ("episode_id", pa.string()),
+        ("status", pa.string()),
+        ("failed", pa.string()),  # null, or why values are missing; a missing value counts as 0 in its mean
+        ("values", _NAMED_VALUES),  # one per metric
+    ]
+)
+
 _SCHEMAS: Final = {
     "tasks": TASKS,
     "turns": TURNS,
     "episodes": EPISODES,
     "rewards": REWARDS,
     "credit": CREDIT,
+    "baselines": BASELINES,
     "partition": PARTITION,
+    "scores": SCORES,
+    "token_advantages": TOKEN_ADVANTAGES,
     "updates": UPDATES,
     "models": MODELS,
+    "evaluation": EVALUATION,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workflows.errors import WorkflowError, did_you_mean
@@ -52,7 +52,12 @@ def _check_names(workflow: Workflow) -> None:
         raise WorkflowError(f"role {unused[0]!r} is used by no step; remove it or name it in an LlmStep")
     if unused := [name for name in workflow.tools if name not in used_tools]:
         raise WorkflowError(f"tool {unused[0]!r} is used by no step; remove it or name it in a ToolStep")
-    for name, tool in workflow.tools.items():
+    check_tools(workflow.tools)
+
+
+def check_tools(tools: Mapping[str, Any]) -> None:
+    """Refuse a tool that can't be called, a class above all."""
+    for name, tool in tools.items():
         if not callable(tool) or isinstance(tool, type):
             raise WorkflowError(
                 f"tool {name!r} is {tool!r}; give an object that can be called: tool(request)"

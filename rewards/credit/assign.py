@@ -9,37 +9,62 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.base import Credit
+from rewards.credit.silent import SILENT, LeaveOutSilent
 from workflows.errors import SchemaError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
 
 _IDENTITY: Final = ("iteration", "split", "task_id", "group_id", "sample", "episode_id")
-_TURN_COLUMNS: Final = (*TURN_KEYS, "step", "round", "branch", "role", "model_id")
-_REWARD_COLUMNS: Final = (*TURN_KEYS, "reward", "no_reward_reason")
+_TURN_COLUMNS: Final = (*TURN_KEYS, "step", "round", "branch", "role", "model_id", "context_hash")
+_REWARD_COLUMNS: Final = (*TURN_KEYS, "reward", "reward_parts", "no_reward_reason")
 EPISODES_SEEN: Final = pa.schema([EPISODES.field(c) for c in _IDENTITY])
 TURNS_SEEN: Final = pa.schema([TURNS.field(c) for c in _TURN_COLUMNS])
 REWARDS_SEEN: Final = pa.schema([REWARDS.field(c) for c in _REWARD_COLUMNS])
 
 
-def assign_credit(turns: pa.Table, episodes: pa.Table, rewards: pa.Table, method: Credit) -> pa.Table:
+def assign_credit(
+    turns: pa.Table,
+    episodes: pa.Table,
+    rewards: pa.Table,
+    method: Credit,
+    leave_out: LeaveOutSilent | None = None,
+) -> pa.Table:
     """Return and advantage of every turn that has a reward; one row of `CREDIT` per turn, sorted by key.
 
     A turn without a reward is `excluded` for the reason that it has none, and no part of any baseline:
-    its group goes on with the others.
+    its group goes on with the others. Turns of silent groups are excluded where `leave_out` is given,
+    after the credit, so that they count in a baseline over all groups.
 
     Raises:
         SchemaError: the tables do not hold the same turns, or `method` returned other turns than it
             got, or a number that is not finite.
     """
     frame = join_turns(turns, episodes, rewards)
-    usable = frame.filter(pl.col("reward").is_not_null()).drop("no_reward_reason")
+    usable = usable_turns(frame)
     credited = _checked(method(usable), usable, method) if usable.height else _no_credit()
+    silent = credited.select(TURN_KEYS).clear()
+    if leave_out is not None:
+        keyed = usable.join(credited.select(*TURN_KEYS, "return"), on=TURN_KEYS, maintain_order="left")
+        silent = leave_out.silent(keyed, rewards, group_keys_of(method))
     table = (
         frame.select(*TURN_KEYS, pl.col("no_reward_reason").alias("excluded"))
         .join(credited, on=TURN_KEYS, how="left", maintain_order="left")
+        .join(silent.with_columns(_silent=pl.lit(True)), on=TURN_KEYS, how="left", maintain_order="left")
+        .with_columns(excluded=pl.when("_silent").then(pl.lit(SILENT)).otherwise("excluded"))
         .with_columns(channels=pl.lit([], dtype=pl.List(pl.Struct({"name": pl.String, "value": pl.Float64}))))
         .select(CREDIT.names)
     )
     return table.to_arrow().cast(CREDIT)
+
+
+def usable_turns(frame: pl.DataFrame) -> pl.DataFrame:
+    """What a credit method gets of `join_turns`: the turns that have a reward."""
+    return frame.filter(pl.col("reward").is_not_null()).drop("no_reward_reason", "reward_parts")
+
+
+def group_keys_of(method: Credit) -> Sequence[str]:
+    """The columns by which a method compares turns; those of one task, where it does not say."""
+    keys: Sequence[str] = getattr(method, "group_keys", ("group_id",))
+    return keys
 
 
 def join_turns(turns: pa.Table, episodes: pa.Table, rewards: pa.Table) -> pl.DataFrame:

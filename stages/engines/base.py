@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stages.adapters import AdapterSpec, adapter_parameters
 from workflows.engine import Completion, Sampling
-from workflows.errors import UsageError
+from workflows.errors import RunFailed, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,20 @@ class Weights:
     """Weights as they travel: never a bare local path."""
 
     model_id: str
-    uri: str  # a folder in Hugging Face layout, on any fsspec filesystem
+    uri: str  # a folder in Hugging Face layout, or PEFT's for an adapter, on any fsspec filesystem
     version: int
     hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start one engine. `kind` is vllm, torch, scripted, or an import path `package.module:Class`."""
+    """How to start one engine. `kind` is vllm, torch, scripted, or an import path `package.module:Class`.
+
+    With `adapters` the weights in `checkpoint` stay as they are: each of these models is an adapter on them,
+    and is the base itself (version 0) until its first `reload`.
+
+    `openai` is not started: it says where the API is, in `options`; `checkpoint` is its tokenizer or empty.
+    """
 
     base_id: str
     kind: str
@@ -41,6 +48,8 @@ class EngineSpec:
     seed: int = 0
     policy_version: int = 0  # of the weights in `checkpoint`
     options: Mapping[str, Any] = field(default_factory=dict)
+    template_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
+    adapters: Mapping[str, AdapterSpec] = field(default_factory=dict)  # by model id
 
 
 class EngineServer(Protocol):
@@ -57,7 +66,7 @@ class EngineServer(Protocol):
         ...
 
     async def reload(self, weights: Weights) -> None:
-        """Swap weights in place, and forget cached prefixes. Refuses while requests run."""
+        """Swap a model's weights in place, and forget cached prefixes. Refuses while requests run."""
         ...
 
     async def sleep(self) -> None:
@@ -101,6 +110,28 @@ def check_request(
     ):
         if not valid:
             raise UsageError(f"sampling {name} = {getattr(sampling, name)!r} was asked; expected {expected}")
+
+
+def adapters_gib(spec: EngineSpec) -> float:
+    """GiB of an engine's adapters, each twice (the new one is read beside the old), in 4 bytes a number."""
+    numbers = sum(
+        adapter_parameters(adapter, spec.checkpoint, f"models.{model_id}.adapter.targets")
+        for model_id, adapter in spec.adapters.items()
+    )
+    return 8 * numbers / 2**30
+
+
+def require_adapter(spec: EngineSpec, model_id: str) -> None:
+    """Refuse new weights for what an engine of adapters does not have, its frozen base included.
+
+    Raises:
+        RunFailed: naming its adapters.
+    """
+    if spec.adapters and model_id not in spec.adapters:
+        raise RunFailed(
+            f"the engine of {spec.base_id!r} takes new weights for its adapters only, which are "
+            f"{', '.join(spec.adapters)}; got weights of {model_id!r}"
+        )
 
 
 def logprobs_mode_of(sampling: Sampling) -> str:

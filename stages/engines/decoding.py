@@ -28,6 +28,7 @@ class Row:
     sampling: Sampling
     rng: random.Random
     stop_in: Callable[[list[int]], bool] | None  # whether the sampled ids end with a stop string
+    model_id: str = ""  # whose adapter answers, where the model has several
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
@@ -81,10 +82,20 @@ def _with_room(states: torch.Tensor, length: int) -> torch.Tensor:
 
 
 class Batch:
-    """The rows that decode together. Rows join after their own prefill and leave when they finish."""
+    """The rows that decode together. Rows join after their own prefill and leave when they finish.
 
-    def __init__(self, model: Any, end_ids: frozenset[int], max_model_len: int) -> None:
+    `put_in_charge` is told, before each forward pass, the model id of each row in it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        end_ids: frozenset[int],
+        max_model_len: int,
+        put_in_charge: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
         self.model = model
+        self.put_in_charge = put_in_charge or (lambda model_ids: None)
         self.end_ids = end_ids
         self.max_model_len = max_model_len
         self.clear()
@@ -112,6 +123,7 @@ class Batch:
 
     def _decode(self) -> None:
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        self.put_in_charge([row.model_id for row in self.rows])
         output = self.model(
             input_ids=self._ids([[row.token_ids[-1]] for row in self.rows]),
             attention_mask=self.mask,
@@ -122,13 +134,16 @@ class Batch:
         self._sample(self.rows, output.logits[:, -1])
 
     def _join(self, joining: Sequence[Row]) -> None:
-        """Prefill each different prompt once, left-padded so that every row's last position is its newest."""
+        """Prefill each model's different prompts once, left-padded: a row's last position is its newest."""
         started = time.monotonic()
-        prompts = list(dict.fromkeys(tuple(row.prompt) for row in joining))
+        keys = [(row.model_id, tuple(row.prompt)) for row in joining]
+        place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        prompts = [prompt for _, prompt in place]
         longest = max(map(len, prompts))
         # Padding is masked by position, never by token id: the pad id may be the end id.
         mask = self._ids([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
         cache = Cache(layer_class_to_replicate=RoomyLayer)
+        self.put_in_charge([model_id for model_id, _ in place])
         output = self.model(
             input_ids=self._ids([[0] * (longest - len(p)) + list(p) for p in prompts]),
             attention_mask=mask,
@@ -137,13 +152,12 @@ class Batch:
             use_cache=True,
             logits_to_keep=1,
         )
-        place = {prompt: i for i, prompt in enumerate(prompts)}
-        index = torch.tensor([place[tuple(row.prompt)] for row in joining], device=mask.device)
-        seen: set[tuple[int, ...]] = set()
-        for row in joining:
+        index = torch.tensor([place[key] for key in keys], device=mask.device)
+        seen: set[tuple[str, tuple[int, ...]]] = set()
+        for row, key in zip(joining, keys, strict=True):
             row.started_at = started
-            row.num_cached_tokens = len(row.prompt) if tuple(row.prompt) in seen else 0
-            seen.add(tuple(row.prompt))
+            row.num_cached_tokens = len(row.prompt) if key in seen else 0
+            seen.add(key)
         self._sample(joining, output.logits[:, -1].index_select(0, index))
         for layer in cache.layers:
             layer.set(layer.keys.index_select(0, index), layer.values.index_select(0, index))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -32,12 +32,15 @@ class Renderer(Protocol):
 class ChatRenderer:
     """Renders with the `tokenizer.json` and the chat template of a model folder, loaded where first used.
 
+    `options` are variables of the template, such as Qwen3's `enable_thinking`.
+
     Raises:
         UsageError: the folder has no fast tokenizer (at once), or no usable template (when rendering).
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, options: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
+        self.options = dict(options or {})
         if not (Path(folder) / "tokenizer.json").is_file():
             raise UsageError(
                 f"tokenizer.json is missing in {folder}; save the model's tokenizer there with "
@@ -45,7 +48,7 @@ class ChatRenderer:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ChatRenderer, (self.folder,))  # the tokenizer is loaded again where it is used
+        return (ChatRenderer, (self.folder, self.options))  # the tokenizer is loaded again where it is used
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the chat with the opening of the assistant's turn.
@@ -55,7 +58,9 @@ class ChatRenderer:
         from jinja2 import TemplateError
 
         try:
-            text = self._template.render(messages=list(messages), add_generation_prompt=True)
+            text = self._template.render(
+                {**self.options, "messages": list(messages), "add_generation_prompt": True}
+            )
         except TemplateError as error:
             roles = ", ".join(m["role"] for m in messages)
             raise UsageError(
@@ -69,10 +74,12 @@ class ChatRenderer:
 
     @cached_property
     def tokenizer_hash(self) -> str:
-        """Of `tokenizer.json` and the template: equal where equal chats become equal ids."""
+        """Of `tokenizer.json`, the template and its options: equal where equal chats become equal ids."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update((Path(self.folder) / "tokenizer.json").read_bytes())
         digest.update((self.chat_template or "").encode())
+        if self.options:
+            digest.update(json.dumps(self.options, sort_keys=True).encode())
         return digest.hexdigest()
 
     @cached_property

@@ -38,6 +38,7 @@ class ScriptedServer:
         if not callable(reply):
             raise UsageError(f"option reply = {path!r} of the scripted engine names no function")
         self.spec = spec
+        self.versions = dict.fromkeys(spec.adapters, 0)
         self.version = spec.policy_version
         self.model = ScriptedModel(reply, max_model_len=spec.max_model_len)
         self.counts = dict.fromkeys(
@@ -66,7 +67,8 @@ class ScriptedServer:
         self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling
     ) -> Completion:
         started = time.monotonic()
-        completion = self.model.complete(prompt_token_ids, sampling, policy_version=self.version)
+        version = self.versions.get(model_id, self.version)
+        completion = self.model.complete(prompt_token_ids, sampling, policy_version=version)
         self.counts["requests"] += 1
         self.counts["prompt_tokens"] += len(prompt_token_ids)
         self.counts["response_tokens"] += len(completion.token_ids)
@@ -74,7 +76,10 @@ class ScriptedServer:
         return completion
 
     async def reload(self, weights: Weights) -> None:
-        self.version = weights.version
+        if weights.model_id in self.versions:
+            self.versions[weights.model_id] = weights.version
+        else:
+            self.version = weights.version
 
     async def sleep(self) -> None:
         pass

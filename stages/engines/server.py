@@ -7,11 +7,12 @@ import importlib.util
 import os
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from stages.checkpoints import describe_checkpoint
 from stages.engines.base import EngineServer, EngineSpec, Weights
 from stages.engines.client import EngineClient, from_ray
+from stages.engines.openai import endpoint_of
 from stages.engines.rendering import ChatRenderer, Renderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
@@ -22,6 +23,7 @@ _KINDS = {
     "torch": "stages.engines.torch:TorchServer",
     "scripted": "stages.engines.scripted:ScriptedServer",
 }
+REMOTE: Final = "openai"  # an API: no engine is started for it, and no weights are here
 
 
 def resolve_kind(kind: str) -> str:
@@ -38,10 +40,11 @@ def resolve_kind(kind: str) -> str:
             "engine 'vllm' is asked, but the package vllm is not installed; install it (README, "
             'installation) or set engine = "torch"'
         )
-    if kind not in _KINDS and ":" not in kind:
+    known = ["auto", *_KINDS, REMOTE]
+    if kind not in known and ":" not in kind:
         raise UsageError(
-            f"there is no engine {kind!r}{did_you_mean(kind, [*_KINDS, 'auto'])}; known: auto, "
-            f"{', '.join(_KINDS)}, or an import path 'package.module:Class'"
+            f"there is no engine {kind!r}{did_you_mean(kind, known)}; known: {', '.join(known)}, or an "
+            "import path 'package.module:Class'"
         )
     return kind
 
@@ -59,6 +62,9 @@ def check_spec(spec: EngineSpec) -> None:
         UsageError: no such kind, no usable checkpoint, or lengths and sizes that do not fit.
     """
     kind = resolve_kind(spec.kind)
+    if kind == REMOTE:
+        endpoint_of(spec)
+        return
     if kind not in ("vllm", "torch"):
         server_class(kind)
         return
@@ -78,16 +84,35 @@ def check_spec(spec: EngineSpec) -> None:
             f"engine of {spec.base_id!r}: vLLM on CPU needs attention heads of size 32 or more, the model in "
             f'{spec.checkpoint} has {info.head_size}; use engine "torch"'
         )
+    if kind == "vllm":
+        _check_vllm_adapters(spec)
+
+
+def _check_vllm_adapters(spec: EngineSpec) -> None:
+    from stages.engines.vllm import LORA_RANKS
+
+    for model_id, adapter in spec.adapters.items():
+        if adapter.train_embeddings:
+            raise UsageError(
+                f"models.{model_id}.adapter.train_embeddings: vLLM has no adapters with embeddings of their "
+                f'own; set it to false, or use engine = "torch" in [models.{spec.base_id}]'
+            )
+        if adapter.rank > LORA_RANKS[-1]:
+            raise UsageError(
+                f"models.{model_id}.adapter.rank = {adapter.rank}, but vLLM takes {LORA_RANKS[-1]} at most"
+            )
 
 
 def renderer_of(spec: EngineSpec) -> Renderer:
     """How chats are rendered: by the engine class's own `renderer(spec)`, or the checkpoint's tokenizer."""
     make = getattr(server_class(spec.kind), "renderer", None)
-    return make(spec) if make else ChatRenderer(spec.checkpoint)
+    return make(spec) if make else ChatRenderer(spec.checkpoint, spec.template_options)
 
 
 def memory_estimate(spec: EngineSpec) -> float:
     """GiB of this machine's memory that an engine needs at its peak; device memory is not in it."""
+    if spec.kind == REMOTE:
+        return 0.0
     estimate = getattr(server_class(spec.kind), "memory_estimate", None)
     return float(estimate(spec)) if estimate else 0.0
 

@@ -17,13 +17,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from stages.checkpoints import describe_checkpoint, require_hash, require_same_tensors, resolve_checkpoint
-from stages.engines.base import EngineSpec, Weights, check_request, logprobs_mode_of
+from stages.engines.base import (
+    EngineSpec,
+    Weights,
+    adapters_gib,
+    check_request,
+    logprobs_mode_of,
+    require_adapter,
+)
 from stages.engines.rendering import ChatRenderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed
 
 if TYPE_CHECKING:
     from stages.engines.decoding import Row
+    from stages.lora import Adaptable, Adapter
 
 _PREFILL_TOKENS = 8192  # padded tokens of one prefill: bounds its memory and how long decoding waits
 
@@ -42,7 +50,8 @@ class TorchServer:
         from stages.engines.decoding import Batch
 
         self.spec = spec
-        self.version = spec.policy_version
+        self.version = spec.policy_version  # of the weights that all models share, or of the base
+        self.versions = dict.fromkeys(spec.adapters, 0)
         self.chat = ChatRenderer(spec.checkpoint)
         self.device = torch.device("cuda" if spec.num_gpus and torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu" and spec.num_threads:
@@ -51,7 +60,13 @@ class TorchServer:
         self.model = AutoModelForCausalLM.from_pretrained(spec.checkpoint, dtype=dtype).to(self.device).eval()
         self.vocab_size = int(self.model.get_input_embeddings().num_embeddings)
         self.end_ids = _end_ids(self.model.config, GenerationConfig, spec.checkpoint)
-        self.batch = Batch(self.model, self.end_ids, spec.max_model_len)
+        self.adapters: dict[str, Adapter] = {}  # of the models that have left version 0
+        self.base: Adaptable | None = None
+        if spec.adapters:
+            from stages.lora import Adaptable
+
+            self.base = Adaptable(self.model)
+        self.batch = Batch(self.model, self.end_ids, spec.max_model_len, self._put_in_charge)
         self.cache_tokens = int(spec.kv_cache_gib * 2**30 / _cache_bytes_per_token(self.model))
         self.waiting: deque[Row] = deque()
         self.answers: dict[int, asyncio.Future[None]] = {}  # by id(row), until the row is done
@@ -67,7 +82,7 @@ class TorchServer:
         """GiB: the process with torch, the weights twice (a reload reads the new ones first), the cache twice
         (rows that join or leave copy it)."""
         weights = describe_checkpoint(spec.checkpoint).bytes / 2**30 * (2 if spec.dtype == "float32" else 1)
-        return 0.9 + 2 * weights + 2 * spec.kv_cache_gib
+        return 0.9 + 2 * weights + adapters_gib(spec) + 2 * spec.kv_cache_gib
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -87,8 +102,8 @@ class TorchServer:
         )
         if self._reloading:
             raise InfraError("the engine is taking new weights; ask again")
-        version, arrived = self.version, time.monotonic()
-        row = self._row(prompt_token_ids, sampling)
+        version, arrived = self.versions.get(model_id, self.version), time.monotonic()
+        row = self._row(model_id, prompt_token_ids, sampling)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answers[id(row)] = answer
         self.waiting.append(row)
@@ -118,16 +133,23 @@ class TorchServer:
     async def reload(self, weights: Weights) -> None:
         """Copy other weights into the model where it lies, after they were read and compared as a whole.
 
+        Of an engine with adapters, the one of that model is exchanged.
+
         Raises:
             RunFailed: requests are running, the weights are not those that were announced, or their
                 names or shapes are other ones. The engine then keeps what it has.
         """
+        require_adapter(self.spec, weights.model_id)
         if self.answers or self._reloading:
             raise RunFailed(f"new weights while {len(self.answers)} requests run; wait for them first")
         self._reloading = True
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._copy_weights, weights)
-            self.version = weights.version
+            take = self._copy_weights if self.base is None else self._take_adapter
+            await asyncio.get_running_loop().run_in_executor(self._thread, take, weights)
+            if self.base is None:
+                self.version = weights.version
+            else:
+                self.versions[weights.model_id] = weights.version
         finally:
             self._reloading = False
 
@@ -200,14 +222,15 @@ class TorchServer:
             else:
                 answer.set_exception(error)
 
-    def _row(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Row:
+    def _row(self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Row:
         from stages.engines.decoding import Row
 
         # Without a seed of its own a request gets one from the engine's seed and its number.
         own = sampling.seed is not None
         seed = str(sampling.seed) if own else f"{self.spec.seed}/{self.counts['requests']:.0f}"
         self.counts["requests"] += 1
-        return Row(list(prompt_token_ids), sampling, random.Random(seed), self._stop_check(sampling))
+        stop = self._stop_check(sampling)
+        return Row(list(prompt_token_ids), sampling, random.Random(seed), stop, model_id)
 
     def _stop_check(self, sampling: Sampling) -> Callable[[list[int]], bool] | None:
         if not sampling.stop:
@@ -219,6 +242,32 @@ class TorchServer:
         self.counts["prompt_tokens"] += len(row.prompt)
         self.counts["cached_tokens"] += row.num_cached_tokens
         self.counts["response_tokens"] += len(row.token_ids)
+
+    def _put_in_charge(self, model_ids: Sequence[str]) -> None:
+        """Tell the layers whose adapter the rows of the next forward pass go through."""
+        if self.base is None or not self.adapters:
+            return
+        import torch
+
+        from stages.lora import Share
+
+        if len(set(model_ids)) == 1:
+            self.base.use(Share(self.adapters.get(model_ids[0])))
+            return
+        self.base.use(
+            *(
+                Share(adapter, torch.tensor(rows, device=self.device))
+                for model_id, adapter in self.adapters.items()
+                if (rows := [i for i, mine in enumerate(model_ids) if mine == model_id])
+            )
+        )
+
+    def _take_adapter(self, weights: Weights) -> None:
+        assert self.base is not None
+        folder = resolve_checkpoint(weights.uri)
+        require_hash(folder, weights.hash)
+        adapter = self.base.read(self.spec.adapters[weights.model_id], folder)
+        self.adapters[weights.model_id] = adapter.requires_grad_(False)
 
     def _copy_weights(self, weights: Weights) -> None:
         import torch
@@ -236,7 +285,8 @@ class TorchServer:
     def _move(self, device: Any) -> None:
         import torch
 
-        self.model.to(device)
+        for module in (self.model, *self.adapters.values()):
+            module.to(device)
         torch.cuda.empty_cache()
 
 

@@ -14,9 +14,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from stages.checkpoints import describe_checkpoint, require_hash, require_same_tensors, resolve_checkpoint
-from stages.engines.base import EngineSpec, Weights, check_request, logprobs_mode_of
+from stages.engines.base import (
+    EngineSpec,
+    Weights,
+    adapters_gib,
+    check_request,
+    logprobs_mode_of,
+    require_adapter,
+)
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the largest ranks that vLLM can be set to
 
 
 class VllmServer:
@@ -37,7 +46,9 @@ class VllmServer:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self.spec = spec
-        self.version = spec.policy_version
+        self.version = spec.policy_version  # of the weights that all models share, or of the base
+        self.versions = dict.fromkeys(spec.adapters, 0)
+        self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest of the models that have left version 0
         self.info = describe_checkpoint(spec.checkpoint)
         arguments = engine_arguments(spec, self.info.dtype)
         known = AsyncEngineArgs.__dataclass_fields__
@@ -60,7 +71,7 @@ class VllmServer:
         Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5, 2.6 GiB with one of 1.
         """
         weights = describe_checkpoint(spec.checkpoint).bytes / 2**30
-        return 1.5 + weights + (1.0 if spec.num_gpus else spec.kv_cache_gib)
+        return 1.5 + weights + adapters_gib(spec) + (1.0 if spec.num_gpus else spec.kv_cache_gib)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -80,12 +91,13 @@ class VllmServer:
         )
         if self.refusal:
             raise InfraError(f"the engine of {self.spec.base_id!r} {self.refusal}")
-        version, arrived = self.version, time.monotonic()  # the weights that are asked, not those at the end
+        # the weights that are asked, not those at the end
+        version, arrived = self.versions.get(model_id, self.version), time.monotonic()
         if self.running == 0:
             self._busy_since = arrived
         self.running += 1
         try:
-            outputs, first_token_after = await self._sample(prompt_token_ids, sampling, arrived)
+            outputs, first_token_after = await self._sample(model_id, prompt_token_ids, sampling, arrived)
         finally:
             self.running -= 1
             if self.running == 0:
@@ -109,11 +121,14 @@ class VllmServer:
     async def reload(self, weights: Weights) -> None:
         """Swap weights in place and forget every cached prefix (0.3 s for SmolLM2 on CPU).
 
+        Of an engine with adapters, the one of that model is exchanged.
+
         Raises:
             RunFailed: requests are running, the weights are not those that were announced or not of
                 this model (the engine keeps what it has), or vLLM fails to load them (it then refuses
                 every request).
         """
+        require_adapter(self.spec, weights.model_id)
         if self.running or self.refusal:
             raise RunFailed(
                 f"no new weights while the engine {self.refusal or f'serves {self.running} requests'}"
@@ -125,12 +140,18 @@ class VllmServer:
             self.refusal = None
             raise
         try:
-            await self.engine.collective_rpc("swap_weights", args=(folder,))
+            if self.spec.adapters:
+                await self._take_adapter(weights.model_id, folder)
+            else:
+                await self.engine.collective_rpc("swap_weights", args=(folder,))
             await self._forget_prefixes()
         except Exception as error:
             self.refusal = f"holds broken weights since version {weights.version} failed to load"
             raise RunFailed(f"vLLM failed to load {weights.uri}: {type(error).__name__}: {error}") from error
-        self.version = weights.version
+        if self.spec.adapters:
+            self.versions[weights.model_id] = weights.version
+        else:
+            self.version = weights.version
         self.refusal = None
 
     async def sleep(self) -> None:
@@ -154,7 +175,7 @@ class VllmServer:
         self.engine.shutdown()
 
     async def _sample(
-        self, prompt_token_ids: Sequence[int], sampling: Sampling, arrived: float
+        self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling, arrived: float
     ) -> tuple[list[Any], float | None]:
         """vLLM's outputs (the first token, then the rest) and seconds to the first of them."""
         from vllm.exceptions import VLLMClientError
@@ -166,7 +187,8 @@ class VllmServer:
         prompt = tokens_input(list(prompt_token_ids))  # rendered already: no tokenizer thread on the way
         parameters = _parameters(sampling)
         try:
-            async for output in self.engine.generate(prompt, parameters, str(next(self._request_ids))):
+            request_id, adapter = str(next(self._request_ids)), self.adapters.get(model_id)
+            async for output in self.engine.generate(prompt, parameters, request_id, lora_request=adapter):
                 if not outputs:
                     first_token_after = time.monotonic() - arrived
                 outputs.append(output)
@@ -179,9 +201,18 @@ class VllmServer:
     def _checked_folder(self, weights: Weights) -> str:
         folder = resolve_checkpoint(weights.uri)
         require_hash(folder, weights.hash)
-        # vLLM only warns of tensors that it misses, and would go on with the old ones.
-        require_same_tensors(folder, self.spec.checkpoint)
+        if not self.spec.adapters:
+            # vLLM only warns of tensors that it misses, and would go on with the old ones.
+            require_same_tensors(folder, self.spec.checkpoint)
         return folder
+
+    async def _take_adapter(self, model_id: str, folder: str) -> None:
+        from vllm.lora.request import LoRARequest
+
+        number = 1 + list(self.spec.adapters).index(model_id)
+        if not await self.engine.add_lora(LoRARequest(model_id, number, folder, load_inplace=True)):
+            raise RunFailed(f"vLLM did not take the adapter in {folder}")
+        self.adapters[model_id] = LoRARequest(model_id, number, folder)
 
     async def _forget_prefixes(self) -> None:
         """Old weights' cache would serve new requests. Aborted requests may hold blocks for a few steps."""
@@ -227,6 +258,13 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(4 * spec.max_model_len, 4096),
             "kv_cache_memory_bytes": int(spec.kv_cache_gib * 2**30),
+        }
+    if spec.adapters:
+        largest = max(adapter.rank for adapter in spec.adapters.values())
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": len(spec.adapters),  # all of them in one batch, none ever unloaded
+            "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= largest),
         }
     return arguments | dict(spec.options)
 

@@ -1,7 +1,8 @@
 """Checkpoints: what engines load, what a trainer resumes from, and a manifest that is written last.
 
-    <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint
-    <uri>/trainer/…       DeepSpeed's state (fp32 master weights, moments, step) and each rank's RNG
+    <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint; of an adapter PEFT's,
+                          in that of the computation
+    <uri>/trainer/…       DeepSpeed's state (fp32 master weights, moments, step), critic, RNG of each rank
     <uri>/manifest.json   versions, and size and hash of every file; a folder without it is no checkpoint
 
 On a local disk the ranks write beside the target and one rename makes the checkpoint appear; elsewhere
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
+from stages.adapters import AdapterSpec
 from stages.engines.base import Weights
 from stages.tables import write_bytes
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import RunFailed
 
 if TYPE_CHECKING:
-    from stages.training.worker import TrainWorker
+    from stages.training.unit import Unit
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -48,22 +50,22 @@ def prepare(uri: str) -> None:
         fs.rm(path, recursive=True)
 
 
-def write(worker: TrainWorker, uri: str, trainer_state: bool) -> dict[str, Any]:
+def write(unit: Unit, uri: str, trainer_state: bool) -> dict[str, Any]:
     """Write this rank's files and say what they are. Collective; every rank calls it."""
     fs, path, local = _place(uri)
     with _staging(_partial(path) if local else None) as folder:
-        if worker.rank == 0:
-            _write_weights(worker, folder / "weights")
+        if unit.rank == 0:
+            _write_weights(unit, folder / "weights")
         if trainer_state:
-            _write_state(worker, folder / "trainer")
+            _write_state(unit, folder / "trainer")
         names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-        files = [{**_describe(folder / name), "name": name, "rank": worker.rank} for name in names]
-        receipt: dict[str, Any] = {"files": files, "version": worker.version}
-        if worker.rank == 0:
+        files = [{**_describe(folder / name), "name": name, "rank": unit.rank} for name in names]
+        receipt: dict[str, Any] = {"files": files, "version": unit.version}
+        if unit.rank == 0:
             from stages.checkpoints import weights_hash
 
             receipt["hash"] = weights_hash(str(folder / "weights"))
-            receipt["last_report"] = asdict(worker.last_report) if worker.last_report else None
+            receipt["last_report"] = asdict(unit.last_report) if unit.last_report else None
         for name in names:
             if local:
                 target = _partial(path) / name
@@ -88,6 +90,8 @@ def commit(uri: str, spec: TrainerSpec, receipts: Sequence[dict[str, Any]]) -> W
         "ranks": spec.ranks,
         "zero_stage": spec.zero_stage,
         "precision": spec.precision,
+        "critic": spec.critic.kind if spec.critic else None,
+        "adapter": _plain(spec.adapter),
         "last_report": first["last_report"],
         "files": [file for receipt in receipts for file in receipt["files"]],
     }
@@ -122,7 +126,7 @@ def read_manifest(uri: str) -> dict[str, Any]:
         ) from None
 
 
-def load(worker: TrainWorker, uri: str, version: int) -> UpdateReport | None:
+def load(unit: Unit, uri: str, version: int) -> UpdateReport | None:
     """Restore weights, optimizer state and RNG of this rank; the report of the last update. Collective.
 
     Raises:
@@ -131,13 +135,18 @@ def load(worker: TrainWorker, uri: str, version: int) -> UpdateReport | None:
     import torch
 
     manifest = read_manifest(uri)
-    if problem := _foreign(manifest, worker.spec, version):
-        raise RunFailed(f"can't resume model {worker.spec.model_id!r} from {uri}: {problem}")
-    with _fetched(uri, manifest, worker.rank) as folder:
-        loaded, _ = worker.engine.load_checkpoint(str(folder / "trainer"), tag=TAG)
+    if problem := _foreign(manifest, unit.spec, version):
+        raise RunFailed(f"can't resume model {unit.spec.model_id!r} from {uri}: {problem}")
+    with _fetched(uri, manifest, unit.rank) as folder:
+        loaded, _ = unit.engine.load_checkpoint(str(folder / "trainer"), tag=TAG)
         if loaded is None:
             raise RunFailed(f"DeepSpeed found no state in {uri}; resume from another version")
-        _restore_rng(torch.load(folder / f"trainer/rng-{worker.rank}.pt", weights_only=True))
+        if unit.critic is not None:
+            if unit.critic.network is not None:
+                unit.critic.network.engine.load_checkpoint(str(folder / "trainer/critic"), tag=TAG)
+            state = torch.load(folder / f"trainer/values-{unit.rank}.pt", weights_only=True)
+            unit.critic.restore(state)
+        _restore_rng(torch.load(folder / f"trainer/rng-{unit.rank}.pt", weights_only=True))
     report = manifest["last_report"]
     return UpdateReport(**report) if report else None
 
@@ -151,37 +160,54 @@ def _foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str |
         "ranks": spec.ranks,
         "zero_stage": spec.zero_stage,
         "precision": spec.precision,
+        "critic": spec.critic.kind if spec.critic else None,
+        "adapter": _plain(spec.adapter),
     }
     for name, want in expected.items():
-        if manifest[name] != want:
+        if manifest.get(name) != want:
             return (
-                f"it has {name} {manifest[name]!r}, the trainer wants {want!r}; "
+                f"it has {name} {manifest.get(name)!r}, the trainer wants {want!r}; "
                 "use the settings that it was saved with, or start a new run"
             )
     return None
 
 
-def _write_weights(worker: TrainWorker, folder: Path) -> None:
+def _plain(adapter: AdapterSpec | None) -> dict[str, Any] | None:
+    """As JSON has it."""
+    return json.loads(json.dumps(asdict(adapter))) if adapter else None
+
+
+def _write_weights(unit: Unit, folder: Path) -> None:
     """Weights of the compute precision in the initial checkpoint's dtype, with everything an engine needs."""
-    model = worker.policy.model
+    from stages.training.adapted import AdaptedPolicy
+
+    policy, base = unit.policy, unit.spec.checkpoint
+    if isinstance(policy, AdaptedPolicy):
+        policy.base.adaptable.save(policy.adapter, folder, base)
+        return
+    model = policy.model
     copies: dict[int, Any] = {}  # tied weights stay one tensor; DeepSpeed's are views of one flat buffer
     state = {
-        name: copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", worker.stored_dtype, copy=True))
+        name: copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", unit.stored_dtype, copy=True))
         for name, tensor in model.state_dict().items()
     }
     model.save_pretrained(str(folder), state_dict=state)
-    for file in Path(worker.spec.checkpoint).iterdir():
+    for file in Path(base).iterdir():
         weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
         if file.is_file() and not weights and not file.name.endswith((".index.json", ".lock")):
             shutil.copyfile(file, folder / file.name)
 
 
-def _write_state(worker: TrainWorker, folder: Path) -> None:
+def _write_state(unit: Unit, folder: Path) -> None:
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
-    worker.engine.save_checkpoint(str(folder), tag=TAG)
-    torch.save(_rng_state(), folder / f"rng-{worker.rank}.pt")
+    unit.engine.save_checkpoint(str(folder), tag=TAG)
+    if unit.critic is not None:
+        if unit.critic.network is not None:
+            unit.critic.network.engine.save_checkpoint(str(folder / "critic"), tag=TAG)
+        torch.save(unit.critic.state(), folder / f"values-{unit.rank}.pt")
+    torch.save(_rng_state(), folder / f"rng-{unit.rank}.pt")
 
 
 def _rng_state() -> dict[str, Any]:

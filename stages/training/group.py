@@ -8,32 +8,52 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
-from stages.tables import TableRef
+from stages.tables import Part, TableRef, TableSink
+from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import CadreError, RunFailed
 
+Progress = Callable[[int, int], None]  # rows and tokens since the last call
 WATCH_SECONDS = 1.0
 
 
 class TrainerGroup:
     """One process per rank, each a Ray actor with no logical CPU, joined by its own rendezvous.
 
+    Adapters on one base share the processes and the base in them; each has a group of its own, with its
+    own optimizer and version.
+
     Nothing is retried: an update has side effects that must not happen twice. The first rank that
     fails, dies or falls silent ends the group, and the call raises.
     """
 
-    def __init__(self, spec: TrainerSpec, actors: Sequence[Any], described: dict[str, Any]) -> None:
+    def __init__(
+        self, spec: TrainerSpec, actors: Sequence[Any], address: Any, described: dict[str, Any]
+    ) -> None:
         self.spec = spec
         self._actors = list(actors)
+        self._address = address  # of the rendezvous
         self._described = described
         self._version = int(described["version"])
 
     @classmethod
-    def start(cls, spec: TrainerSpec, *, version: int, resume: str | None = None) -> TrainerGroup:
+    def start(
+        cls,
+        spec: TrainerSpec,
+        *,
+        version: int,
+        resume: str | None = None,
+        beside: TrainerGroup | None = None,
+    ) -> TrainerGroup:
         """Start the ranks from the initial weights, or from the checkpoint folder `resume`.
 
-        `version` is the policy version that the weights must have; 0 for the initial ones. Takes 10
-        to 20 s on a CPU, most of it imports.
+        Takes 10 to 20 s on a CPU, most of it imports.
+
+        Args:
+            spec: the model.
+            version: the policy version that the weights must have; 0 for the initial ones.
+            resume: a whole checkpoint of this model.
+            beside: the group of another adapter on the same base: this one starts in its processes.
 
         Raises:
             RunFailed: a rank could not start within `spec.init_timeout_seconds`, or `resume` is not a
@@ -44,14 +64,18 @@ class TrainerGroup:
                 f"trainer of model {spec.model_id!r} was asked for version {version} without a checkpoint "
                 "to resume from; the initial weights are version 0"
             )
-        actors = [_actor_class(spec).remote(spec, rank) for rank in range(spec.ranks)]
-        group = cls(spec, actors, {"version": version})
         deadline = time.monotonic() + spec.init_timeout_seconds
-        (address,) = group._gather("start", [actors[0].listen.remote()], deadline)
-        described = group._gather(
-            "start", [actor.start.remote(address, version, resume) for actor in actors], deadline
-        )
-        group._described = described[0]
+        model_id, described = spec.model_id, {"version": version}
+        if beside is not None:
+            _check_same_base(spec, beside.spec)
+            group = cls(spec, beside._actors, beside._address, described)
+            group._gather("start", [actor.add.remote(spec) for actor in group._actors], deadline)
+        else:
+            group = cls(spec, [rank_actor(spec, rank) for rank in range(spec.ranks)], None, described)
+            first = group._actors[0]
+            (group._address,) = group._gather("start", [first.call.remote(model_id, "listen")], deadline)
+        starting = [a.call.remote(model_id, "start", group._address, version, resume) for a in group._actors]
+        group._described = group._gather("start", starting, deadline)[0]
         return group
 
     @property
@@ -64,24 +88,61 @@ class TrainerGroup:
         return {**self._described, "version": self._version}
 
     def update(
-        self, partition: TableRef, iteration: int, on_progress: Callable[[int, int], None] | None = None
+        self,
+        partition: TableRef,
+        iteration: int,
+        on_progress: Progress | None = None,
+        advantages: TableRef | None = None,
+        scores: TableRef | None = None,
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
-        `on_progress` is called about once a second with the rows and tokens trained since its last
-        call (every epoch counts anew). Each rank reads only its own rows. A second delivery of the
-        same iteration returns the same report and trains nothing.
+        Each rank reads only its own rows. A second delivery of the same iteration returns the same
+        report and trains nothing.
+
+        Args:
+            partition: the rows.
+            iteration: what the update is of.
+            on_progress: called about once a second with the rows and tokens trained since its last
+                call (every epoch counts anew).
+            advantages: `token_advantages/<model>`, part by part with the rows of the partition; without
+                it a row's `advantage` stands for each of its tokens.
+            scores: `scores/<model>`, likewise; what it does not have (old logprobs, values) is computed.
 
         Raises:
-            RunFailed: rows of another version, a partition made for more ranks, a loss or gradient
-                that is not finite, or a rank that died or fell silent.
+            RunFailed: rows of another version, a partition made for more ranks, tables whose rows do
+                not belong together or that lack what the loss needs, a loss or gradient that is not
+                finite, or a rank that died or fell silent.
         """
-        watch = self._watch(on_progress) if on_progress else None
-        reports = self._call("update", "update", partition, iteration, watch=watch)
-        if watch:
-            watch()
+        reports = self._call("update", "update", partition, iteration, advantages, scores, watch=on_progress)
         self._version = reports[0].version_after
         return reports[0]
+
+    def score(
+        self,
+        partition: TableRef,
+        sink: TableSink,
+        needs: frozenset[str],
+        on_progress: Progress | None = None,
+    ) -> list[Part]:
+        """Forward over all rows: part k of `scores/<model>` has the rows of part k of the partition.
+
+        Nothing changes, and a second call writes the same bits.
+
+        Args:
+            partition: the rows; a part holds those of one rank.
+            sink: where the parts go.
+            needs: of "old", "reference" and "values"; columns that are not needed are null.
+            on_progress: as for `update`.
+
+        Raises:
+            RunFailed: rows of another version, no critic or reference where one is needed, or a rank
+                that died or fell silent.
+        """
+        written: dict[int, Part] = {}
+        for parts in self._call("score", "score", partition, sink, needs, watch=on_progress):
+            written |= parts
+        return [written[index] for index in range(len(partition.parts))]
 
     def save(self, uri: str) -> Weights:
         """Write a whole checkpoint: weights for engines and the state to resume from. Manifest last."""
@@ -95,6 +156,10 @@ class TrainerGroup:
         """Resident bytes of each rank's process."""
         return self._call("measure memory", "memory")
 
+    def peak_memory(self) -> list[int]:
+        """The most bytes that each rank's process has had resident."""
+        return self._call("measure memory", "peak_memory")
+
     def release(self) -> None:
         """Hand back what the last update took for activations: for trainers that wait side by side.
 
@@ -103,7 +168,8 @@ class TrainerGroup:
         self._call("release memory", "release")
 
     def close(self) -> None:
-        """End the rank processes and free their memory. Safe to call twice."""
+        """End the rank processes and free their memory, and so for adapters beside this one. Safe to call
+        twice."""
         import ray
 
         for actor in self._actors:
@@ -118,14 +184,14 @@ class TrainerGroup:
         receipts = self._call("save", "write", uri, trainer_state)
         return commit(uri, self.spec, receipts)
 
-    def _watch(self, on_progress: Callable[[int, int], None]) -> Callable[[], None]:
+    def _watch(self, on_progress: Progress) -> Callable[[], None]:
         """A function that tells `on_progress` what was trained since it was called last."""
         import ray
 
         seen = (0, 0)
 
         def so_far() -> tuple[int, int]:
-            counts = ray.get([a.progress.remote() for a in self._actors])
+            counts = ray.get([a.progress.remote(self.spec.model_id) for a in self._actors])
             return sum(rows for rows, _ in counts), sum(tokens for _, tokens in counts)
 
         def tell() -> None:
@@ -138,14 +204,16 @@ class TrainerGroup:
         seen = so_far()
         return tell
 
-    def _call(
-        self, what: str, method: str, *arguments: Any, watch: Callable[[], None] | None = None
-    ) -> list[Any]:
+    def _call(self, what: str, method: str, *arguments: Any, watch: Progress | None = None) -> list[Any]:
         if not self._actors:
             raise RunFailed(f"trainer of model {self.spec.model_id!r} is closed; can't {what}")
         deadline = time.monotonic() + self.spec.update_timeout_seconds
-        refs = [getattr(a, method).remote(*arguments) for a in self._actors]
-        return self._gather(what, refs, deadline, watch)
+        tell = self._watch(watch) if watch else None
+        refs = [a.call.remote(self.spec.model_id, method, *arguments) for a in self._actors]
+        results = self._gather(what, refs, deadline, tell)
+        if tell:
+            tell()
+        return results
 
     def _gather(
         self, what: str, refs: list[Any], deadline: float, watch: Callable[[], None] | None = None
@@ -177,19 +245,12 @@ class TrainerGroup:
             raise
 
 
-def _actor_class(spec: TrainerSpec) -> Any:
-    import ray
-
-    from stages.training.worker import TrainWorker
-
-    class Rank(TrainWorker):
-        # all work runs on one thread; only the question how far it is has another
-        @ray.method(concurrency_group="watch")
-        def progress(self) -> tuple[int, int]:
-            return super().progress()
-
-    options = {"num_cpus": 0, "num_gpus": spec.num_gpus, "max_restarts": 0, "max_task_retries": 0}
-    return ray.remote(concurrency_groups={"watch": 1}, **options)(Rank)
+def _check_same_base(spec: TrainerSpec, other: TrainerSpec) -> None:
+    """What the processes and the base are made from is the same for all adapters on it."""
+    shared = ("base_id", "checkpoint", "ranks", "precision", "shared_prefix", "activation_checkpointing")
+    assert spec.adapter is not None and other.adapter is not None  # noqa: PT018
+    for name in (*shared, "num_threads", "num_gpus"):
+        assert getattr(spec, name) == getattr(other, name), f"{name} of adapters on one base"
 
 
 def _plain(error: Exception, spec: TrainerSpec, what: str) -> CadreError:

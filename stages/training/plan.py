@@ -6,23 +6,40 @@ count of each optimizer step, and makes as many backward calls as the rank with 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch.distributed as dist
 from torch import Tensor
 
+from rewards.scoring import kind_of
 from stages.tables import TableRef
-from stages.training.packing import COLUMNS, MicroBatch, empty_micro_batch, problem_with, split
+from stages.training.losses import denominator
+from stages.training.objective import LossSpec
+from stages.training.packing import (
+    ADVANTAGE_COLUMNS,
+    COLUMNS,
+    SCORE_COLUMNS,
+    MicroBatch,
+    empty_micro_batch,
+    problem_with,
+    split,
+)
 from workflows.errors import RunFailed
+from workflows.trajectory import TURN_KEYS
 
 if TYPE_CHECKING:
-    from stages.training.worker import TrainWorker
+    from stages.training.unit import Unit
 
-NO_SIGNAL = "no signal: every advantage is zero"
-NO_ROWS = "no rows with response tokens"
+NO_SIGNAL: Final = "no signal: every advantage is zero"
+NO_ROWS: Final = "no rows with response tokens"
+NO_RESPONSE: Final = "no response"
+# Losses that a zero advantage takes everything out of. Others are never called silent.
+_SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "cispo", "policy_gradient")
 
 
 @dataclass(slots=True)
@@ -34,8 +51,10 @@ class MiniBatch:
     num_rows: int
     num_tokens: int
     num_forward_tokens: int
-    signal: bool  # any advantage other than zero
+    denominator: float  # of the policy's loss
+    signal: bool  # whether there is anything to learn
     old_logprobs: list[Tensor] = field(default_factory=list)  # empty: taken from the step's own forward
+    old_values: list[Tensor] = field(default_factory=list)  # likewise
 
     @property
     def skipped(self) -> str | None:
@@ -44,35 +63,31 @@ class MiniBatch:
         return None if self.signal else NO_SIGNAL
 
 
-def plan_update(worker: TrainWorker, partition: TableRef) -> tuple[list[MiniBatch], int]:
-    """This rank's rows as mini-batches that all ranks agree on, and how many rows have no response.
+def plan_update(
+    unit: Unit, partition: TableRef, advantages: TableRef | None, scores: TableRef | None
+) -> tuple[list[MiniBatch], Counter[str]]:
+    """This rank's rows as mini-batches that all ranks agree on, and the rows left out, by reason.
 
     Raises:
         RunFailed: on every rank, if any rank has rows that can't be trained on.
     """
-    spec = worker.spec
-    rows = _read_rows(partition, worker.rank, spec.ranks)
-    problem = problem_with(
-        rows,
-        model_id=spec.model_id,
-        version=worker.version,
-        vocabulary=worker.vocabulary,
-        ranks=spec.ranks,
-    )
-    mine = split(rows) if problem is None else {}
-    empty = rows.num_rows - sum(len(b.keys) for batches in mine.values() for b in batches)
+    spec = unit.spec
+    rows, excluded, problem = read_rows(unit, partition, advantages, scores)
+    mine = split(rows, spec.shared_prefix) if problem is None else {}
+    if empty := rows.num_rows - sum(len(b.keys) for batches in mine.values() for b in batches):
+        excluded[NO_RESPONSE] += empty
     facts = {
         index: {
             "micro_batches": len(batches),
             "num_rows": sum(len(b.keys) for b in batches),
             "num_tokens": sum(b.num_tokens for b in batches),
             "num_forward_tokens": sum(b.num_forward_tokens for b in batches),
-            "signal": any(bool((b.advantages != 0).any()) for b in batches),
+            "signal": any(_has_signal(spec.loss, b) for b in batches),
         }
         for index, batches in mine.items()
     }
     gathered: list[Any] = [None] * spec.ranks
-    dist.all_gather_object(gathered, (problem, empty, facts))
+    dist.all_gather_object(gathered, (problem, excluded, facts))
     if problems := [p for p, _, _ in gathered if p]:
         raise RunFailed(f"model {spec.model_id!r} can't train on {partition.folder}: {problems[0]}")
     plan: list[MiniBatch] = []
@@ -80,28 +95,132 @@ def plan_update(worker: TrainWorker, partition: TableRef) -> tuple[list[MiniBatc
         parts = [f[index] for _, _, f in gathered if index in f]
         batches = list(mine.get(index, []))
         while len(batches) < max(p["micro_batches"] for p in parts):
-            batches.append(empty_micro_batch())
+            batches.append(empty_micro_batch(spec.shared_prefix))
+        num_rows, num_tokens = (sum(p[name] for p in parts) for name in ("num_rows", "num_tokens"))
         plan.append(
             MiniBatch(
                 index=len(plan),
-                micro_batches=[b.to(worker.device) for b in batches],
-                num_rows=sum(p["num_rows"] for p in parts),
-                num_tokens=sum(p["num_tokens"] for p in parts),
+                micro_batches=[b.to(unit.device) for b in batches],
+                num_rows=num_rows,
+                num_tokens=num_tokens,
                 num_forward_tokens=sum(p["num_forward_tokens"] for p in parts),
+                denominator=denominator(spec.loss, num_tokens, num_rows),
                 signal=any(p["signal"] for p in parts),
             )
         )
-    return plan, sum(e for _, e, _ in gathered)
+    return plan, sum((counts for _, counts, _ in gathered), Counter())
 
 
-def _read_rows(partition: TableRef, rank: int, ranks: int) -> pa.Table:
-    """The rows of this rank; rank 0 also reads those of ranks that do not exist, to refuse them."""
-    tables = [pa.schema([partition.schema.field(c) for c in COLUMNS]).empty_table()]
+def _has_signal(loss: LossSpec, batch: MicroBatch) -> bool:
+    """A critic learns from returns even where every advantage is zero."""
+    if batch.keys and (loss.name not in _SCALED_BY_ADVANTAGE or batch.returns is not None):
+        return True
+    return bool((batch.advantages != 0).any())
+
+
+def read_rows(
+    unit: Unit, partition: TableRef, advantages: TableRef | None, scores: TableRef | None
+) -> tuple[pa.Table, Counter[str], str | None]:
+    """The rows of this rank with all that is known of them, those left out by reason, and any problem.
+
+    Rank 0 also reads rows of ranks that do not exist, to refuse them.
+    """
+    spec, excluded = unit.spec, Counter[str]()
+    wanted = _wanted_columns(unit, advantages, scores)
+    schema = pa.schema([partition.schema.field(c) for c in COLUMNS])
+    schema = pa.schema([*schema, *(table.schema.field(name) for table, names in wanted for name in names)])
+    tables = [schema.empty_table()]
+    for table, what in ((advantages, "token_advantages"), (scores, "scores")):
+        if table is not None and len(table.parts) != len(partition.parts):
+            return tables[0], excluded, f"{what} has {len(table.parts)} parts, not {len(partition.parts)}"
     for index in range(len(partition.parts)):
-        owner = partition.read_part(index, ["rank"])["rank"]
-        wanted = pc.equal(owner, rank)
-        if rank == 0:
-            wanted = pc.or_(wanted, pc.or_(pc.less(owner, 0), pc.greater_equal(owner, ranks)))
-        if pc.any(wanted).as_py():
-            tables.append(partition.read_part(index, COLUMNS).filter(wanted))
-    return pa.concat_tables(tables)
+        mask = _of_rank(partition.read_part(index, ["rank"])["rank"], unit.rank, spec.ranks)
+        if not pc.any(mask).as_py():
+            continue
+        rows = partition.read_part(index, COLUMNS).filter(mask)
+        if advantages is not None:
+            marks = advantages.read_part(index, [*TURN_KEYS, "excluded"])
+            places, problem = _places(rows, marks, "token_advantages")
+            if problem:
+                return tables[0], excluded, problem
+            reasons = marks["excluded"].take(places)
+            excluded.update(kind_of(reason) for reason in reasons.drop_null().to_pylist())
+            rows = rows.filter(pc.is_null(reasons))
+        for table, names in wanted:
+            read = table.read_part(index, [*TURN_KEYS, *names])
+            places, problem = _places(rows, read, table.name)
+            if problem:
+                return tables[0], excluded, problem
+            for name in names:
+                rows = rows.append_column(table.schema.field(name), read[name].take(places))
+        tables.append(rows)
+    rows = pa.concat_tables(tables)
+    problem = problem_with(
+        rows,
+        model_id=spec.model_id,
+        version=unit.version,
+        vocabulary=unit.vocabulary,
+        ranks=spec.ranks,
+        window=unit.window,
+    )
+    return rows, excluded, problem or _missing(unit, rows) or _stale(unit, scores)
+
+
+def _of_rank(owner: pa.ChunkedArray, rank: int, ranks: int) -> pa.ChunkedArray:
+    mine = pc.equal(owner, rank)
+    if rank == 0:
+        return pc.or_(mine, pc.or_(pc.less(owner, 0), pc.greater_equal(owner, ranks)))
+    return mine
+
+
+def _wanted_columns(
+    unit: Unit, advantages: TableRef | None, scores: TableRef | None
+) -> list[tuple[TableRef, list[str]]]:
+    """Columns of the other tables that hold anything, and that this update has a use for.
+
+    A column is null in all rows where the plan does not need it.
+    """
+    unused = set() if unit.critic is not None else {"returns", "values"}
+    wanted = []
+    for table, names in ((advantages, ADVANTAGE_COLUMNS), (scores, SCORE_COLUMNS)):
+        if table is not None:
+            parts = [table.read_part(index, names) for index in range(len(table.parts))]
+            filled = [n for n in names if any(part[n].null_count < part.num_rows for part in parts)]
+            wanted.append((table, [name for name in filled if name not in unused]))
+    return wanted
+
+
+def _places(rows: pa.Table, other: pa.Table, what: str) -> tuple[pa.Array, str | None]:
+    """Where the rows' keys are in another table."""
+    there = {key: index for index, key in enumerate(_keys(other))}
+    found = [there.get(key) for key in _keys(rows)]
+    if None in found:
+        episode, turn = _keys(rows)[found.index(None)]
+        return pa.array([], pa.int64()), f"row ({episode}, {turn}) is not in {what}"
+    return pa.array(found, pa.int64()), None
+
+
+def _keys(rows: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(*(rows[key].to_pylist() for key in TURN_KEYS), strict=True))
+
+
+def _missing(unit: Unit, rows: pa.Table) -> str | None:
+    """What the objective needs and the rows lack."""
+    if not rows.num_rows:
+        return None
+    spec = unit.spec
+    if spec.loss.needs_reference and "reference_logprobs" not in rows.column_names:
+        return "the loss has a KL term, but there are no reference_logprobs; the plan lacks a score stage"
+    if spec.critic is not None and "returns" not in rows.column_names:
+        return "there is a critic, but no returns for it to learn; the plan lacks an advantage stage"
+    return None
+
+
+def _stale(unit: Unit, scores: TableRef | None) -> str | None:
+    if scores is None:
+        return None
+    for index in range(len(scores.parts)):
+        versions = np.unique(scores.read_part(index, ["scored_version"])["scored_version"].to_numpy())
+        if len(versions) and list(versions) != [unit.version]:
+            return f"its scores are of version {versions.max()}, but the trainer is at version {unit.version}"
+    return None

@@ -1,13 +1,19 @@
-"""The policy as the trainer runs it: logprobs of response tokens, and no other logits."""
+"""The networks as the trainer runs them: logprobs of response tokens, or hidden states, and no more."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from stages.training import attention
+from stages.training.attention import UnsupportedAttention, layout_of
+from stages.training.logprobs import token_logprobs
+from stages.training.packing import MicroBatch, segments_of
 from workflows.errors import UsageError
+
+Outputs = tuple[Tensor, Tensor | None, Tensor]
 
 
 class Policy(nn.Module):
@@ -21,40 +27,90 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self._positions: Tensor | None = None
+        self._hidden: Tensor | None = None
         model.get_output_embeddings().register_forward_pre_hook(self._gather)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
-        """Log-probabilities of `targets` (N,) at the sampler's temperatures, float32.
+    @property
+    def width(self) -> int:
+        """Size of a hidden state."""
+        return int(self.model.get_output_embeddings().weight.shape[1])
 
-        `token_ids` is (B, L), padded on the right; `positions` (N,) index the flattened (B·L).
+    def forward(self, batch: MicroBatch, entropies: bool = False) -> Outputs:
+        """Logprobs of the N response tokens at the sampler's temperatures, float32 (N,); their entropies
+        if asked for; and the hidden states (N, width) that they were predicted from.
         """
-        self._positions = positions
+        self._positions = batch.positions
         try:
-            # No mask and no position ids: causal attention over right-padded rows needs neither, and
-            # passing them costs the fast attention kernel.
-            logits = self.model(input_ids=token_ids, use_cache=False).logits[0]
+            logits = run(self.model, batch).logits[0]
+            hidden = self._hidden
         finally:
-            self._positions = None
-        logits = logits.float() / temperatures[:, None]
-        return -nn.functional.cross_entropy(logits, targets, reduction="none")
+            self._positions = self._hidden = None
+        assert hidden is not None
+        logprobs, entropy = token_logprobs(logits, batch.targets, batch.temperatures, entropies)
+        return logprobs, entropy, hidden
 
     def _gather(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (hidden,) = inputs  # (B, L, width)
         assert self._positions is not None, "the head runs inside forward() only"
-        return (hidden.flatten(0, 1)[self._positions][None],)
+        # its gradient adds up in the order of the positions, which indexing does not promise
+        self._hidden = hidden.flatten(0, 1).index_select(0, self._positions)
+        return (self._hidden[None],)
 
 
-def load_policy(
-    checkpoint: str, precision: str, activation_checkpointing: bool
-) -> tuple[Policy, torch.dtype]:
-    """The policy in the compute precision, and the dtype that its checkpoint has.
+class Trunk(nn.Module):
+    """A causal LM without its output head: what a critic of its own is built on."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Hidden states (N, width) from which the response tokens are predicted."""
+        hidden: Tensor = run(self.model, batch).last_hidden_state
+        return hidden.flatten(0, 1).index_select(0, batch.positions)
+
+
+def run(model: Any, batch: MicroBatch) -> Any:
+    """The model's forward pass over a micro-batch, packed or padded."""
+    if batch.layout is None:
+        # No mask and no position ids: causal attention over right-padded rows needs neither, and
+        # passing them costs the fast attention kernel.
+        return model(input_ids=batch.token_ids, use_cache=False)
+    return model(
+        input_ids=batch.token_ids, position_ids=batch.position_ids, use_cache=False, layout=batch.layout
+    )
+
+
+class Loaded(NamedTuple):
+    """A network, the dtype that its checkpoint has, and how many tokens a packed row may have."""
+
+    model: Any
+    stored_dtype: torch.dtype
+    window: int | None  # None: any number
+
+
+def load_network(
+    checkpoint: str,
+    *,
+    precision: str,
+    packed: bool,
+    head: bool = True,
+    activation_checkpointing: bool = False,
+    compile: bool = False,
+) -> Loaded:
+    """A causal LM (or, without `head`, its trunk) in the compute precision.
 
     Dropout is off: the logprobs of the sampler, of before the step and of the step must be of one policy.
 
+    Args:
+        packed: whether it will run over packed rows (`stages.training.attention`).
+        compile: fuse normalisations and feed-forward layers with torch.compile, which needs a C++
+            compiler on a CPU and some seconds at the first update.
+
     Raises:
-        UsageError: the folder holds no causal language model.
+        UsageError: the folder holds no such model, or one that can't run over packed rows.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     compute = torch.bfloat16 if precision == "bf16" else torch.float32
     try:
@@ -63,12 +119,63 @@ def load_policy(
             if name.endswith(("dropout", "pdrop", "drop_rate")) and isinstance(getattr(config, name), float):
                 setattr(config, name, 0.0)
         stored = config.dtype or torch.float32
-        model = AutoModelForCausalLM.from_pretrained(
+        model = (AutoModelForCausalLM if head else AutoModel).from_pretrained(
             checkpoint, config=config, dtype=compute, attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"can't train the model at {checkpoint!r}: {error}") from error
+    window = _use_packed_attention(model, checkpoint) if packed else None
     model.train()
     if activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Policy(model), stored
+    if compile:
+        for module in model.modules():
+            if type(module).__name__.endswith(("RMSNorm", "LayerNorm", "MLP")):
+                module.compile(dynamic=True)
+    return Loaded(model, stored, window)
+
+
+def _use_packed_attention(model: Any, checkpoint: str) -> int | None:
+    """Switch to packed attention, and try it: two responses to one prompt must come out as alone.
+
+    The result is the narrowest sliding window of its layers.
+
+    Raises:
+        UsageError: the architecture mixes tokens in other ways than attention, or asks more of it.
+    """
+    prompt, responses = [1, 2, 3, 4, 5], ([6, 7, 8], [9, 10])
+    ids, positions, segments = segments_of(prompt, responses, 0)
+    calls: list[int | None] = []
+
+    def states(**inputs: Any) -> Tensor:
+        out = model(use_cache=False, output_hidden_states=True, **inputs)
+        return out.hidden_states[-1][0].float()
+
+    try:
+        with torch.no_grad():
+            alone = [states(input_ids=torch.tensor([prompt + response[:-1]])) for response in responses]
+            attention.register(calls)
+            model.set_attn_implementation(attention.NAME)
+            together = states(
+                input_ids=torch.tensor([ids]),
+                position_ids=torch.tensor([positions]),
+                layout=layout_of(segments),
+            )
+    except (UnsupportedAttention, TypeError, KeyError) as error:
+        raise _no_packing(checkpoint, str(error)) from error
+    finally:
+        attention.register()
+    if len(calls) != model.config.get_text_config().num_hidden_layers:
+        raise _no_packing(checkpoint, f"only {len(calls)} of its layers are of plain attention")
+    expected = torch.cat([alone[0], alone[1][len(prompt) :]])
+    gap = float((together - expected).norm() / expected.norm())
+    if not gap < (0.05 if together.dtype == torch.bfloat16 or model.dtype == torch.bfloat16 else 1e-4):
+        raise _no_packing(checkpoint, f"its states differ by {gap:.1e} when rows stand side by side")
+    return min((window for window in calls if window is not None), default=None)
+
+
+def _no_packing(checkpoint: str, why: str) -> UsageError:
+    return UsageError(
+        f"the model at {checkpoint!r} can't share prompts between rows: {why}; "
+        "set shared_prefix = false in its trainer settings"
+    )

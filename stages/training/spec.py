@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from stages.adapters import AdapterSpec, adapter_parameters
+from stages.training.objective import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from workflows.errors import UsageError
 
 
@@ -19,6 +21,7 @@ class TrainerSpec:
     model_id: str
     base_id: str
     checkpoint: str  # resolved: the local folder of the initial weights, in Hugging Face layout
+    adapter: AdapterSpec | None = None  # on these weights, which are then frozen; None: they are trained
     ranks: int = 1  # data-parallel worker processes
     zero_stage: int = 1  # DeepSpeed ZeRO: 0 nothing, 1 optimizer state, 2 gradients too, spread over ranks
     precision: Literal["bf16", "fp32"] = "bf16"  # of compute; master weights and moments are always fp32
@@ -27,11 +30,14 @@ class TrainerSpec:
     eps: float = 1e-8
     weight_decay: float = 0.01
     gradient_clip: float = 1.0  # global norm; 0 is off
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = 3.0  # None is off
+    loss: LossSpec = field(default_factory=LossSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)  # of the learning rates, by version
+    critic: CriticSpec | None = None
+    reference: ReferenceSpec | None = None
     epochs: int = 1  # passes over the partition in one update
+    shared_prefix: bool = True  # compute a prompt that rows of a micro-batch share once, and pad nothing
     activation_checkpointing: bool = False
+    compile: bool = False  # torch.compile for normalisations and feed-forward layers
     num_threads: int = 0  # per rank; 0 is the machine's cores divided by the ranks
     num_gpus: float = 0.0  # per rank; 0 trains on CPU with gloo
     seed: int = 0
@@ -47,10 +53,10 @@ class TrainerSpec:
             "precision must be 'bf16' or 'fp32'": self.precision not in ("bf16", "fp32"),
             "learning_rate must be 0 or more": self.learning_rate < 0,
             "gradient_clip must be 0 (off) or more": self.gradient_clip < 0,
-            "clip_low must lie between 0 and 1": not 0 <= self.clip_low < 1,
-            "clip_high must be 0 or more": self.clip_high < 0,
-            "dual_clip must be above 1, or off": self.dual_clip is not None and self.dual_clip <= 1,
             "epochs must be 1 or more": self.epochs < 1,
+            "compile must be false for an adapter: compiled layers would not see it": (
+                self.compile and self.adapter is not None
+            ),
         }
         for problem, is_so in problems.items():
             if is_so:
@@ -70,7 +76,7 @@ class UpdateReport:
     version_after: int  # equal to `version_before` where the update was skipped
     num_rows: int
     num_tokens: int  # response tokens in the loss, over all ranks
-    num_forward_tokens: int  # prompt and response tokens, without padding
+    num_forward_tokens: int  # prompt and response tokens, a shared prompt counted for every row
     seconds: float
     skipped: str | None = None  # why no optimizer step was made
     excluded: dict[str, int] = field(default_factory=dict)  # rows of the partition not trained on, by reason
@@ -91,20 +97,42 @@ _FP32_GRADIENT_BYTES = 4
 def memory_estimate(spec: TrainerSpec, parameters: int) -> float:
     """GiB that all ranks of a trainer hold together while it waits, measured high rather than low.
 
+    An adapter's base and processes are left out: `base_estimate` has them, once for all its adapters.
+
     The optimizer state (12 bytes a parameter) is spread over ranks from ZeRO stage 1 on; a process
-    costs 0.8 GiB by itself. What an update needs on top is `activation_estimate`.
+    costs 0.8 GiB by itself. A critic of its own costs what the policy does, a reference one more copy
+    of the compute weights in every rank; both are taken to be of the policy's size. What an update
+    needs on top is `activation_estimate`.
     """
     compute = 2 if spec.precision == "bf16" else 4
     copies = 1 if spec.zero_stage else spec.ranks
-    state = parameters * (_STATE_BYTES * copies + (2 * compute + _FP32_GRADIENT_BYTES) * spec.ranks)
-    return state / 2**30 + 0.8 * spec.ranks
+    each = _STATE_BYTES * copies + (2 * compute + _FP32_GRADIENT_BYTES) * spec.ranks
+    frozen = parameters * compute * spec.ranks if spec.reference is not None else 0
+    process = 0.8 * spec.ranks
+    trained = parameters
+    if spec.adapter is not None:
+        trained = adapter_parameters(spec.adapter, spec.checkpoint, f"models.{spec.model_id}.adapter.targets")
+        process = 0.0
+        if spec.reference is not None and spec.reference.checkpoint == "initial":
+            frozen = 0  # the base without the adapter
+    if spec.critic is not None and spec.critic.kind == "model":
+        trained += parameters
+    return (trained * each + frozen) / 2**30 + process
+
+
+def base_estimate(spec: TrainerSpec, parameters: int) -> float:
+    """GiB of the frozen base that adapters share in all ranks of a trainer, and of the ranks' processes."""
+    compute = 2 if spec.precision == "bf16" else 4
+    return parameters * compute * spec.ranks / 2**30 + 0.8 * spec.ranks
 
 
 def activation_estimate(spec: TrainerSpec, parameters: int, micro_batch_tokens: int) -> float:
     """GiB that all ranks need on top while they train; one trainer does at a time, and gives it back.
 
     1,100 KiB per token of a micro-batch per 100 million parameters: measured 1.6 GiB for 135 million
-    parameters in bf16 with 1152 tokens, without activation checkpointing.
+    parameters in bf16 with 1152 tokens, without activation checkpointing. `micro_batch_tokens` counts a
+    shared prompt once where the trainer does. Policy and critic train one after the other; a value head
+    adds nothing to speak of.
     """
     activations = micro_batch_tokens * spec.ranks * 1100 * 1024 * (parameters / 1e8)
     return activations / (4 if spec.activation_checkpointing else 1) / 2**30

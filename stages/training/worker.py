@@ -6,20 +6,26 @@ Torch and DeepSpeed are imported in `start`, after the thread count is set: neit
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stages.tables import TableRef
+from stages.tables import Part, TableRef, TableSink
 from stages.training.spec import TrainerSpec, UpdateReport
+
+if TYPE_CHECKING:
+    from stages.training.adapted import Base
+    from stages.training.unit import Unit
 
 
 class TrainWorker:
-    """Holds the policy, its DeepSpeed engine and the version of its weights."""
+    """The process of one rank: its threads, its place among the ranks, and the unit that it trains.
 
-    def __init__(self, spec: TrainerSpec, rank: int) -> None:
+    `bases` are the frozen networks of this process: workers of adapters on one base are given the same.
+    """
+
+    def __init__(self, spec: TrainerSpec, rank: int, bases: dict[str, Base] | None = None) -> None:
         threads = spec.num_threads or max(1, len(os.sched_getaffinity(0)) // spec.ranks)
         # Ray sets OMP_NUM_THREADS to 1 for actors that hold no CPU
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -28,10 +34,8 @@ class TrainWorker:
         self.spec = spec
         self.rank = rank
         self.threads = threads
-        self.version = 0
-        self.last_report: UpdateReport | None = None
-        self.trained = (0, 0)  # rows and tokens that went forward and backward since the start
-        self.engine: Any = None
+        self._unit: Unit | None = None
+        self._bases = {} if bases is None else bases
         self._failed = False
         self._store: Any = None
 
@@ -54,50 +58,61 @@ class TrainWorker:
         import torch
 
         from stages.training import checkpoint
-        from stages.training.policy import load_policy
+        from stages.training.unit import Unit
 
         torch.set_num_threads(self.threads)
         torch.manual_seed(self.spec.seed + self.rank)
-        self.device = torch.device("cuda", 0) if self.spec.num_gpus else torch.device("cpu")
+        device = torch.device("cuda", 0) if self.spec.num_gpus else torch.device("cpu")
         self._join(address)
-        policy, self.stored_dtype = load_policy(
-            self.spec.checkpoint, self.spec.precision, self.spec.activation_checkpointing
-        )
-        self.policy = policy.to(self.device)
-        self.vocabulary = int(policy.model.get_input_embeddings().num_embeddings)
-        self.engine = self._initialise()
-        self.version = version
+        self._unit = Unit(self.spec, self.rank, device, version, self._bases)
         if resume is not None:
-            self.last_report = checkpoint.load(self, resume, version)
+            self._unit.last_report = checkpoint.load(self._unit, resume, version)
         return {
-            "version": self.version,
-            "parameters": sum(p.numel() for p in policy.parameters()),
+            "version": version,
+            "parameters": sum(p.numel() for p in self._unit.policy.parameters()),
             "precision": self.spec.precision,
-            "device": str(self.device),
+            "device": str(device),
             "backend": "nccl" if self.spec.num_gpus else "gloo",
             "zero_stage": self.spec.zero_stage,
             "threads": self.threads,
         }
 
-    def update(self, partition: TableRef, iteration: int) -> UpdateReport:
+    @property
+    def unit(self) -> Unit:
+        """What is trained, once `start` has been called."""
+        assert self._unit is not None, "the worker has not been started"
+        return self._unit
+
+    def update(
+        self,
+        partition: TableRef,
+        iteration: int,
+        advantages: TableRef | None = None,
+        scores: TableRef | None = None,
+    ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
-        from workflows.errors import RunFailed
 
-        if self._failed:
-            raise RunFailed(f"the trainer of model {self.spec.model_id!r} failed before; start it anew")
+        self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        report = run_update(self, partition, iteration)
+        report = run_update(self.unit, partition, iteration, advantages, scores)
         self._failed = False
-        self.version = report.version_after
-        self.last_report = report
+        self.unit.version = report.version_after
+        self.unit.last_report = report
         return report
+
+    def score(self, partition: TableRef, sink: TableSink, needs: frozenset[str]) -> dict[int, Part]:
+        """Score and write this rank's parts. Not collective. See `TrainerGroup.score`."""
+        from stages.training.score import run_score
+
+        self._refuse_after_failure()
+        return run_score(self.unit, partition, sink, needs)
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""
         from stages.training import checkpoint
 
-        return checkpoint.write(self, uri, trainer_state)
+        return checkpoint.write(self.unit, uri, trainer_state)
 
     def release(self) -> None:
         """Hand what activations took back to the system, before another trainer works."""
@@ -108,7 +123,7 @@ class TrainWorker:
 
     def progress(self) -> tuple[int, int]:
         """Rows and tokens of this rank so far. Answered while an update runs, on a thread of its own."""
-        return self.trained
+        return (0, 0) if self._unit is None else self._unit.trained
 
     def memory(self) -> int:
         """Resident bytes of this process."""
@@ -116,14 +131,23 @@ class TrainWorker:
 
         return int(psutil.Process().memory_info().rss)
 
+    def peak_memory(self) -> int:
+        """The most bytes that this process has had resident."""
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
     def close(self) -> None:
         """Drop the engine: for use without Ray, where the process lives on."""
-        import gc
+        unit, self._unit = self._unit, None
+        if unit is not None:
+            unit.close()
 
-        if self.engine is not None:
-            self.engine.destroy()
-        self.engine = self.policy = None
-        gc.collect()
+    def _refuse_after_failure(self) -> None:
+        from workflows.errors import RunFailed
+
+        if self._failed:
+            raise RunFailed(f"the trainer of model {self.spec.model_id!r} failed before; start it anew")
 
     def _join(self, address: tuple[str, int]) -> None:
         import torch.distributed as dist
@@ -149,57 +173,6 @@ class TrainWorker:
             world_size=self.spec.ranks,
             timeout=timedelta(seconds=self.spec.update_timeout_seconds),
         )
-
-    def _initialise(self) -> Any:
-        import deepspeed
-        import torch
-        from deepspeed.utils import logger
-
-        logger.setLevel(logging.WARNING)
-        # Without this, DeepSpeed compiles a shared-memory collective with the machine's C++ compiler at
-        # every first start; gloo does the same work.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        backend = "nccl" if self.spec.num_gpus else "gloo"
-        deepspeed.init_distributed(backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False)
-        optimizer = torch.optim.AdamW(
-            self.policy.parameters(),
-            lr=self.spec.learning_rate,
-            betas=self.spec.betas,
-            eps=self.spec.eps,
-            weight_decay=self.spec.weight_decay,
-            fused=True,
-        )
-        engine, *_ = deepspeed.initialize(
-            model=self.policy,
-            optimizer=optimizer,
-            config=deepspeed_config(self.spec),
-            dist_init_required=False,
-        )
-        return engine
-
-
-def deepspeed_config(spec: TrainerSpec) -> dict[str, Any]:
-    """The DeepSpeed settings of a spec. Loss scale and accumulation are ours, see `stages.training.step`."""
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,  # bookkeeping only
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": spec.gradient_clip,
-        "steps_per_print": 10**9,
-        "zero_allow_untested_optimizer": True,
-        "zero_optimization": {
-            "stage": spec.zero_stage,
-            "overlap_comm": bool(spec.num_gpus),
-            "reduce_bucket_size": 500_000_000,
-            "allgather_bucket_size": 500_000_000,
-        },
-    }
-    if spec.precision == "bf16":
-        config["bf16"] = {"enabled": True, "check_grad_overflow": True}
-        if spec.zero_stage:  # gradients of many micro-batches add up in fp32
-            config["data_types"] = {"grad_accum_dtype": "fp32"}
-            # each gradient as soon as it is there, still warm in the cache, instead of all at the end
-            config["bf16"]["immediate_grad_update"] = True
-    return config
 
 
 def _own_address() -> str:

@@ -142,6 +142,13 @@ def cpu_seconds(pids: list[int]) -> float:
     return total
 
 
+def peak_memory(pid: int) -> int:
+    """The most bytes that a process has had resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
 def own_processes(but: int | None = None) -> list[int]:
     """This process and everything that it started, Ray's processes too, but for that of one peer."""
     import psutil

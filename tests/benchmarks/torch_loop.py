@@ -52,12 +52,12 @@ def prepare(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, A
 
 
 def _batches(path: str) -> list[Any]:
-    """The micro-batches of the partition's one optimizer step, packed as ours are."""
+    """The micro-batches of the partition's one optimizer step, a padded row each."""
     import pyarrow.parquet as pq
 
     from stages.training.packing import split
 
-    (batches,) = split(pq.read_table(path)).values()
+    (batches,) = split(pq.read_table(path), packed=False).values()
     return batches
 
 

@@ -1,9 +1,13 @@
-"""The update against a bare torch loop over the same micro-batches that computes the same logits.
+"""The update against a bare torch loop that computes the same logits, and its memory against TRL's.
 
 Ours is `TrainerGroup.update` as the update stage calls it, seen from the driver: the Ray call, the
 partition read, checked and packed, forward and backward under DeepSpeed, the optimizer step, and all
 measures of the report. Rows are as in one iteration of `single`; what the responses say does not
 matter to the time, so they are random ids.
+
+Twice: with a prompt for each row, where both sides run the same micro-batches, and with four rows to
+a prompt that is five times as long as a response, where ours computes each prompt once and the loop,
+which pads rows, cuts the same rows by the same budget.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ import polars as pl
 import pyarrow as pa
 
 from pipeline.cluster import start_ray
-from pipeline.settings import PpoSection, TrainerSection
 from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.checkpoints import describe_checkpoint, resolve_checkpoint
 from stages.tables import TableSink
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told
-from tests.benchmarks.peer import cores, peer
+from tests.benchmarks.peer import Peer, cores, peer
+from tests.benchmarks.trl_memory import trl_peak
 from workflows.trajectory import PARTITION, TURN_KEYS
 
-ROWS, PROMPT_TOKENS, RESPONSE_TOKENS = 12, (225, 255), (20, 48)
+ROWS, GROUP_SIZE, PROMPT_TOKENS, RESPONSE_TOKENS = 16, 4, (225, 255), (42, 54)
+MICRO_BATCH_TOKENS = 2048  # the default of [ppo]
 MODEL = "team"
 
 
@@ -36,74 +41,113 @@ def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
     import ray
 
     checkpoint = resolve_checkpoint(options.checkpoint)
-    ppo, trainer = PpoSection(), TrainerSection()
-    spec = TrainerSpec(MODEL, MODEL, checkpoint, **trainer.model_dump(), **_of_spec(ppo))
+    spec = TrainerSpec(MODEL, MODEL, checkpoint)
     arguments = {"checkpoint": checkpoint, "threads": cores(), "learning_rate": spec.learning_rate}
     start_ray("local", 0.3)
     try:
         group = TrainerGroup.start(spec, version=0)
         with peer("tests.benchmarks.torch_loop", arguments, Path(options.folder) / "torch_loop.log") as loop:
-            sink = TableSink(f"partition/{MODEL}", f"{options.folder}/partition", PARTITION)
-            vocabulary = describe_checkpoint(checkpoint).vocab_size
-
-            def ours(pair: int) -> dict[str, float]:
-                table = partition(pair, group.version, vocabulary, ppo.micro_batch_tokens)
-                reference = sink.ref([sink.write_part(pair, table)])
-                started = time.monotonic()
-                report = group.update(reference, pair)
-                seconds = time.monotonic() - started
-                if report.skipped:
-                    raise RuntimeError(f"the update was skipped: {report.skipped}")
-                tokens = report.num_forward_tokens
-                return {"tokens_per_second": tokens / seconds, "seconds": seconds, "tokens": tokens}
-
-            def theirs(pair: int) -> dict[str, float]:
-                path = f"{sink.folder}/part-{pair:05d}.parquet"
-                started = time.monotonic()
-                answer = loop.ask(partition=path)
-                seconds = time.monotonic() - started
-                tokens = answer["forward_tokens"]
-                return {"tokens_per_second": tokens / seconds, "seconds": seconds, "tokens": tokens}
-
-            mine, others = interleave(ours, theirs, options.pairs, say)
+            bench = _Bench(group, loop, options.folder, describe_checkpoint(checkpoint).vocab_size)
+            figures = []
+            for shared in (False, True):
+                say("four rows to a prompt" if shared else "a prompt for each row")
+                figures.append(bench.figure(shared, options.pairs, say))
+        memory = group.peak_memory()[0]
         group.close()
     finally:
         ray.shutdown()
-    return [
-        Figure(
-            "update",
+    theirs = trl_peak(options, say, GROUP_SIZE, ROWS // GROUP_SIZE)
+    if theirs is not None:
+        figures.append(_memory(memory, theirs))
+    return figures
+
+
+class _Bench:
+    """Our trainer and the bare loop, over the same rows."""
+
+    def __init__(self, group: TrainerGroup, loop: Peer, folder: str, vocabulary: int) -> None:
+        self.group, self.loop, self.vocabulary = group, loop, vocabulary
+        self.sink = TableSink(f"partition/{MODEL}", f"{folder}/partition", PARTITION)
+        self.padded = TableSink(f"partition/{MODEL}", f"{folder}/padded", PARTITION)
+        self.updates = 0
+
+    def figure(self, shared: bool, pairs: int, say: Callable[[str], None]) -> Figure:
+        mine, others = interleave(lambda _: self.ours(shared), lambda _: self.theirs(shared), pairs, say)
+        return Figure(
+            "update, shared prompts" if shared else "update",
             "tokens/s",
             column(mine, "tokens_per_second"),
             column(others, "tokens_per_second"),
-            goal=0.9,
+            goal=2.0 if shared else 0.9,
             at="least",
             against="bare torch loop",
             notes=(
-                f"{ROWS} rows, {told(mine, 'tokens', 0)} prompt and response tokens, one optimizer step, "
-                f"micro-batches of at most {ppo.micro_batch_tokens} padded tokens, {cores()} threads",
-                f"both compute in {spec.precision} with fp32 master weights and moments; gradients of "
-                "micro-batches add up in fp32 in ours, in bf16 in the peer",
+                f"{ROWS} rows, {GROUP_SIZE if shared else 1} to a prompt, {told(mine, 'tokens', 0)} prompt "
+                f"and response tokens, one optimizer step, {MICRO_BATCH_TOKENS} tokens at most in a forward "
+                f"pass, {cores()} threads",
+                f"both compute in {self.group.spec.precision} with fp32 master weights and moments; "
+                "gradients of micro-batches add up in fp32 in ours, in bf16 in the peer",
                 f"seconds: ours {told(mine, 'seconds', 2)}, peer {told(others, 'seconds', 2)}",
                 noise_of(mine, others),
             ),
-            settings={"trainer": trainer.model_dump(), "ppo": ppo.model_dump(), "rows": ROWS},
+            settings={"rows": ROWS, "micro_batch_tokens": MICRO_BATCH_TOKENS},
         )
-    ]
+
+    def ours(self, shared: bool) -> dict[str, float]:
+        number = self.updates
+        rows = partition_rows(number, self.group.version, self.vocabulary, GROUP_SIZE if shared else 1)
+        part = self.sink.write_part(number, planned(rows, number, shared_prefix=True))
+        self.padded.write_part(number, planned(rows, number, shared_prefix=False))
+        self.updates += 1
+        started = time.monotonic()
+        report = self.group.update(self.sink.ref([part]), number)
+        seconds = time.monotonic() - started
+        if report.skipped:
+            raise RuntimeError(f"the update was skipped: {report.skipped}")
+        return _measured(report.num_forward_tokens, seconds)
+
+    def theirs(self, shared: bool) -> dict[str, float]:
+        """Of the rows that ours had last."""
+        folder = (self.padded if shared else self.sink).folder
+        started = time.monotonic()
+        answer = self.loop.ask(partition=f"{folder}/part-{self.updates - 1:05d}.parquet")
+        return _measured(answer["forward_tokens"], time.monotonic() - started)
 
 
-def partition(seed: int, version: int, vocabulary: int, micro_batch_tokens: int) -> pa.Table:
-    """A partition of one rank and one optimizer step, with random ids."""
+def _measured(tokens: int, seconds: float) -> dict[str, float]:
+    return {"tokens_per_second": tokens / seconds, "seconds": seconds, "tokens": tokens}
+
+
+def _memory(ours: int, theirs: tuple[int, str]) -> Figure:
+    gib = 2**30
+    return Figure(
+        "trainer memory",
+        "GiB",
+        (ours / gib,),
+        (theirs[0] / gib,),
+        goal=1.0,
+        at="most",
+        against="TRL, fp32 master weights",
+        notes=(
+            "the most that each process had resident; ours over all updates above, TRL's over one step",
+            theirs[1],
+        ),
+    )
+
+
+def partition_rows(seed: int, version: int, vocabulary: int, to_a_prompt: int) -> list[dict[str, Any]]:
+    """Rows of one optimizer step, with random ids, and no place in it yet."""
     generator = random.Random(seed)
     rows: list[dict[str, Any]] = []
     for number in range(ROWS):
-        if number % 4 == 0:  # the episodes of a group share their prompt
+        if number % to_a_prompt == 0:
             prompt = [generator.randrange(vocabulary) for _ in range(generator.randint(*PROMPT_TOKENS))]
         response = [generator.randrange(vocabulary) for _ in range(generator.randint(*RESPONSE_TOKENS))]
         rows.append(
             {
-                "episode_id": f"{seed:05d}/task-{number // 4}/{number % 4}",
+                "episode_id": f"{seed:05d}/task-{number // to_a_prompt}/{number % to_a_prompt}",
                 "turn_index": 0,
-                "group_id": f"{seed:05d}/task-{number // 4}",
+                "group_id": f"{seed:05d}/task-{number // to_a_prompt}",
                 "model_id": MODEL,
                 "role": "solver",
                 "step": "solve",
@@ -116,20 +160,30 @@ def partition(seed: int, version: int, vocabulary: int, micro_batch_tokens: int)
                 "advantage": 1.0 if number % 2 else -1.0,
             }
         )
+    return rows
+
+
+def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool) -> pa.Table:
+    """The rows as a partition of one rank and one optimizer step."""
     lengths = pl.DataFrame(
         {
             **{key: [row[key] for row in rows] for key in TURN_KEYS},
             "num_prompt_tokens": [len(row["prompt_token_ids"]) for row in rows],
             "num_response_tokens": [len(row["response_token_ids"]) for row in rows],
+            "prompt": [row["group_id"] for row in rows],
         }
     )
-    plan = plan_batches(lengths, ranks=1, mini_batches=1, micro_batch_tokens=micro_batch_tokens, seed=seed)
+    plan = plan_batches(
+        lengths,
+        ranks=1,
+        mini_batches=1,
+        micro_batch_tokens=MICRO_BATCH_TOKENS,
+        seed=seed,
+        shared_prefix=shared_prefix,
+    )
     places = {tuple(row[k] for k in TURN_KEYS): row for row in plan.iter_rows(named=True)}
-    for row in rows:
-        place = places[tuple(row[k] for k in TURN_KEYS)]
-        row |= {column: place[column] for column in PLAN_COLUMNS}
-    return pa.Table.from_pylist(rows, schema=PARTITION)
-
-
-def _of_spec(ppo: PpoSection) -> dict[str, Any]:
-    return ppo.model_dump(exclude={"mini_batches", "micro_batch_tokens"})
+    placed = [
+        row | {column: places[tuple(row[k] for k in TURN_KEYS)][column] for column in PLAN_COLUMNS}
+        for row in rows
+    ]
+    return pa.Table.from_pylist(placed, schema=PARTITION)

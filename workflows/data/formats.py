@@ -1,110 +1,172 @@
-"""What a row of a known data set means: its question, its gold answers, its id.
+"""Which rows are of which data set, and who turns them into tasks.
 
-A converter takes one decoded row and returns a `Draft`, or raises `Unusable` with the reason. To
-add a format, write one and put it into FORMATS.
+A converter takes one decoded row and returns a `Draft`, or raises `Unusable`. To add a format, write
+one and put it into FORMATS or CODE_FORMATS.
 """
 
 from __future__ import annotations
 
-import re
-import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from workflows.data.benchmark_rows import from_humaneval, from_mbpp
+from workflows.data.code_rows import code_draft, from_code, has_tests
+from workflows.data.fields import (
+    BAD_FIELD,
+    NO_GOLD,
+    Converter,
+    Draft,
+    Unusable,
+    at,
+    first_text,
+    given,
+    label,
+    names,
+    problem_text,
+)
+from workflows.data.math_rows import SOURCES as MATH_SOURCES
+from workflows.data.math_rows import from_gsm8k, from_math, known_set, math_answers
+from workflows.data.qa_rows import (
+    ANSWERS,
+    PROMPTS,
+    coerced_answers,
+    from_hotpotqa,
+    from_nq_open,
+    from_qa,
+    qa_answers,
+)
 from workflows.errors import DataError, did_you_mean
 
 
-class Unusable(Exception):
-    """Why a row can't become a task."""
+def from_cadre(row: Mapping[str, Any], public_tests: int) -> Draft:
+    """`{inputs: {…}, gold: {…}, task_id?, split?, source?}`: any task.
+
+    The rules of question answering hold for `gold.answers`, those of mathematics where `inputs` has a
+    `problem`, those of code for `gold.private_tests`.
+    """
+    inputs, gold = _object(row, "inputs"), _object(row, "gold")
+    return replace(
+        _native(inputs, gold, public_tests),
+        task_id=label(row, "task_id") or label(row, "id"),
+        split=label(row, "split"),
+        source=label(row, "source"),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A task before it has an id, a split and a source of its own."""
-
-    inputs: Mapping[str, Any]
-    gold: Mapping[str, Any]
-    task_id: str | None = None
-    split: str | None = None
-    source: str | None = None
-
-
-Converter = Callable[[Mapping[str, Any]], Draft]
-
-
-def from_cadre(row: Mapping[str, Any]) -> Draft:
-    """`{inputs: {…}, gold: {…}, task_id?, split?, source?}`: any task. QA rules hold for `gold.answers`."""
-    inputs, gold = _object(row, "inputs"), dict(_object(row, "gold"))
+def _native(inputs: Mapping[str, Any], gold: Mapping[str, Any], public_tests: int) -> Draft:
     if "question" in inputs:
-        _question(inputs["question"])
-    if "answers" in gold:
-        gold["answers"] = _answers(gold["answers"])
-    task_id = _label(row, "task_id") or _label(row, "id")
-    return Draft(inputs, gold, task_id, _label(row, "split"), _label(row, "source"))
-
-
-def from_hotpotqa(row: Mapping[str, Any]) -> Draft:
-    """HotpotQA (arXiv:1809.09600), as published and as on the hub; kind, level and titles stay in gold."""
-    gold: dict[str, Any] = {"answers": _answers(row.get("answers", row.get("answer")))}
-    gold |= {key: row[key] for key in ("type", "level") if row.get(key) is not None}
-    titles = row.get("supporting_titles")
-    if titles is None and (facts := row.get("supporting_facts")) is not None:
-        titles = facts.get("title") if isinstance(facts, Mapping) else [fact[0] for fact in facts]
-    if titles is not None:
-        if not isinstance(titles, list):
-            raise Unusable(f"supporting_titles is {titles!r:.60}, expected a list of texts")
-        gold["supporting_titles"] = list(dict.fromkeys(titles))
-    return Draft(
-        {"question": _question(row.get("question"))},
-        gold,
-        _label(row, "id") or _label(row, "_id"),
-        _label(row, "split"),
-    )
-
-
-def from_nq_open(row: Mapping[str, Any]) -> Draft:
-    """`{question, answer}` as in NQ-open (arXiv:1906.00300): one text or a list of equally good ones."""
-    return Draft(
-        {"question": _question(row.get("question"))},
-        {"answers": _answers(row.get("answer", row.get("answers")))},
-        _label(row, "id"),
-        _label(row, "split"),
-    )
+        problem_text(inputs["question"])
+    if "problem" in inputs and "private_tests" in gold:
+        draft = code_draft(
+            problem_text(inputs["problem"], "problem"),
+            (inputs["public_tests"] or []) if "public_tests" in inputs else None,
+            gold["private_tests"],
+            public_tests,
+            fn_name=inputs.get("fn_name"),
+            starter_code=inputs.get("starter_code", ""),
+        )
+        return replace(draft, inputs={**inputs, **draft.inputs}, gold={**gold, **draft.gold})
+    if "answers" not in gold:
+        return Draft(inputs, gold)
+    if "problem" in inputs:
+        problem_text(inputs["problem"], "problem")
+        return Draft(inputs, {**gold, "answers": math_answers(gold["answers"])})
+    answers, notes = qa_answers(gold["answers"])
+    return Draft(inputs, {**gold, "answers": answers}, notes=notes)
 
 
 FORMATS: Final[Mapping[str, Converter]] = {
-    "cadre": from_cadre,
+    "qa": from_qa,
     "hotpotqa": from_hotpotqa,
     "nq_open": from_nq_open,
+    "math": from_math,
+    "gsm8k": from_gsm8k,
 }
+CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
+    "cadre": from_cadre,
+    "code": from_code,
+    "humaneval": from_humaneval,
+    "mbpp": from_mbpp,
+}
+NAMES: Final = (*CODE_FORMATS, *FORMATS)
 EXPECTED: Final = (
-    "cadre {inputs: {…}, gold: {…}}, hotpotqa {id, question, answer or answers, supporting_titles or "
-    "supporting_facts}, nq_open {question, answer}"
+    "cadre {inputs: {…}, gold: {…}}; qa, nq_open and hotpotqa {question, answer}; math and gsm8k "
+    "{problem or question, answer or solution}; code {problem, tests}; humaneval and mbpp as published"
 )
-_COLUMNS: Final = ("question", "answers", "id", "split")
+
+
+def converter(name: str, public_tests: int) -> Converter:
+    """The converter of a format by its name; `public_tests` of one list of tests may be shown."""
+    if (from_tests := CODE_FORMATS.get(name)) is not None:
+        return lambda row: from_tests(row, public_tests)
+    return FORMATS[name]
 
 
 def detect(row: Mapping[str, Any]) -> str | None:
     """The format whose fields this row has, or None."""
     if "inputs" in row and "gold" in row:
         return "cadre"
-    if "question" not in row:
-        return None
-    if "supporting_titles" in row or "supporting_facts" in row:
+    if "entry_point" in row and "test" in row and "prompt" in row:
+        return "humaneval" if "task_id" in row else "mbpp"
+    if "test_list" in row:
+        return "mbpp"
+    if "question" in row and ("supporting_titles" in row or "supporting_facts" in row):
         return "hotpotqa"
-    return "nq_open" if "answer" in row or "answers" in row else None
+    if has_tests(row):
+        return "code"
+    answer = row.get("answer")
+    if "question" in row and isinstance(answer, str) and "####" in answer:
+        return "gsm8k"
+    if _is_math(row):
+        return "math"
+    is_chat = any(isinstance(prompt, list) for prompt in given(row, PROMPTS))
+    if "question" in row and not is_chat and ("answer" in row or "answers" in row):
+        return "nq_open"
+    asks = is_chat or first_text(row, ("question", "query")) is not None
+    return "qa" if asks and any(True for _ in given(row, ANSWERS)) else None
 
 
-def from_columns(columns: Mapping[str, str]) -> Converter:
+def _is_math(row: Mapping[str, Any]) -> bool:
+    gold = any(True for _ in given(row, (*ANSWERS, "solution")))
+    if "problem" in row or row.get("ability") == "math" or "\\boxed" in str(row.get("solution")):
+        return gold
+    return gold and known_set(str(at(row, path) or "") for path in MATH_SOURCES) is not None
+
+
+_COLUMNS: Final = (
+    "question",
+    "problem",
+    "answers",
+    "tests",
+    "public_tests",
+    "private_tests",
+    "fn_name",
+    "starter_code",
+    "time_limit_seconds",
+    "id",
+    "split",
+    "source",
+)
+_COLUMN_SETS: Final = (
+    {"question", "answers"},
+    {"problem", "answers"},
+    {"problem", "tests"},
+    {"problem", "private_tests"},
+)
+
+
+def from_columns(columns: Mapping[str, str], public_tests: int) -> Converter:
     """A converter for rows of no known format.
 
     Args:
-        columns: which column of the file holds the question, the answers, and, if there, the id and
-            the split.
+        columns: which column of the file holds what, dotted where it is inside another one. A
+            question and its answers make a task of question answering, a problem and its answers one
+            of mathematics, a problem and its tests one of code.
 
     Raises:
-        DataError: `question` or `answers` is missing, or another name is given.
+        DataError: these columns make no task, or another name is given.
     """
     for name in columns:
         if name not in _COLUMNS:
@@ -112,82 +174,50 @@ def from_columns(columns: Mapping[str, str]) -> Converter:
                 f"[data] columns knows no {name!r}{did_you_mean(name, _COLUMNS)}; "
                 f"one of {', '.join(_COLUMNS)}"
             )
-    if missing := [name for name in ("question", "answers") if name not in columns]:
+    if not any(needed <= columns.keys() for needed in _COLUMN_SETS):
+        missing = "no answers" if "answers" not in columns else "no question and no problem"
         raise DataError(
-            f"[data] columns names no {' and no '.join(missing)}; "
-            'write for example columns = {question = "query", answers = "target"}'
+            f"[data] columns names {missing}; write for example "
+            'columns = {question = "query", answers = "target"}, or problem and answers for mathematics, '
+            "or problem and tests for code"
         )
-
-    def convert(row: Mapping[str, Any]) -> Draft:
-        if absent := [column for column in columns.values() if column not in row]:
-            raise Unusable(f"no column {absent[0]!r}{did_you_mean(absent[0], row)}; it has {_names(row)}")
-        answers = _answers(row[columns["answers"]])
-        return Draft(
-            {"question": _question(row[columns["question"]])},
-            {"answers": answers},
-            _label(row, columns["id"]) if "id" in columns else None,
-            _label(row, columns["split"]) if "split" in columns else None,
-        )
-
-    return convert
+    return partial(_converted, columns=columns, public_tests=public_tests)
 
 
-_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
-_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
-
-
-def vanishes(answer: str) -> bool:
-    """Whether nothing is left of an answer after the normalising of SQuAD and HotpotQA's scripts.
-
-    Those drop case, punctuation and articles, so "!" and "The" can't be told from no answer at all.
-    """
-    return not _ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).strip()
-
-
-def _answers(value: Any) -> list[str]:
-    """The answers that can be graded; the row is unusable if none can."""
-    if value is None or value == []:
-        raise Unusable("no gold answer")
-    answers = [value] if isinstance(value, str) else value
-    if not isinstance(answers, list):
-        raise Unusable(f"the answer is {value!r:.60}, expected a text or a list of texts")
-    for answer in answers:
-        if not isinstance(answer, str):
-            raise Unusable(f"an answer is {answer!r:.60}, expected a text")
-    if gradable := [answer for answer in answers if not vanishes(answer)]:
-        return gradable
-    raise Unusable(
-        f"the gold answer {answers[0]!r:.60} is nothing once case, punctuation and articles are dropped"
+def _converted(row: Mapping[str, Any], columns: Mapping[str, str], public_tests: int) -> Draft:
+    for column in columns.values():
+        if column not in row and column.partition(".")[0] not in row:
+            raise Unusable(BAD_FIELD, f"no column {column!r}{did_you_mean(column, row)}; it has {names(row)}")
+    return replace(
+        _from_values({name: at(row, column) for name, column in columns.items()}, public_tests),
+        task_id=label(row, columns["id"]) if "id" in columns else None,
+        split=label(row, columns["split"]) if "split" in columns else None,
+        source=label(row, columns["source"]) if "source" in columns else None,
     )
 
 
-def _question(value: Any) -> str:
-    if value is None:
-        raise Unusable("no question")
-    if not isinstance(value, str):
-        raise Unusable(f"the question is {value!r:.60}, expected a text")
-    if not value.strip():
-        raise Unusable("the question is blank")
-    return value
+def _from_values(values: Mapping[str, Any], public_tests: int) -> Draft:
+    if "tests" in values or "private_tests" in values:
+        return code_draft(
+            problem_text(values["problem"], "problem"),
+            values.get("public_tests"),
+            values.get("private_tests", values.get("tests")),
+            public_tests,
+            fn_name=first_text(values, ("fn_name",)),
+            starter_code=first_text(values, ("starter_code",)) or "",
+            time_limit_seconds=values.get("time_limit_seconds"),
+        )
+    if values["answers"] is None:
+        raise Unusable(NO_GOLD, "no gold answer")
+    if "problem" in values:
+        problem = problem_text(values["problem"], "problem")
+        return Draft({"problem": problem}, {"answers": math_answers(values["answers"])})
+    answers, notes = qa_answers(coerced_answers(values["answers"]))
+    return Draft({"question": problem_text(values["question"])}, {"answers": answers}, notes=notes)
 
 
 def _object(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = row.get(name)
     if not isinstance(value, Mapping) or not value:
-        raise Unusable(f"{name} is {value!r:.60}, expected an object that is not empty")
+        raise Unusable(BAD_FIELD, f"{name} is {value!r:.60}, expected an object that is not empty")
     return value
-
-
-def _label(row: Mapping[str, Any], name: str) -> str | None:
-    value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise Unusable(f"{name} is {value!r:.60}, expected a text or a whole number")
-    if not str(value).strip():
-        raise Unusable(f"{name} is blank")
-    return str(value)
-
-
-def _names(row: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, row)) or "nothing"

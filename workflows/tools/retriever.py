@@ -18,17 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from workflows.data import shipped_file
 from workflows.data.rows import READ_ROWS, Broken, read_rows
-from workflows.errors import DataError, ToolRefusal, WorkflowError, did_you_mean
+from workflows.errors import DataError, WorkflowError, did_you_mean
+from workflows.tools.retriever_protocol import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, checked_top_k, query_of
 from workflows.trajectory import clean_text
 
-DEFAULT_TOP_K: Final = 4
-MAX_QUERY_CHARACTERS: Final = 10_000  # the rest of a runaway query is not read
+if TYPE_CHECKING:
+    from workflows.tools.retriever_http import HttpRetriever
 
 _PASSAGES: Final = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 # A search of fewer passages takes less than handing it to a thread and back.
@@ -47,8 +48,8 @@ class Bm25Retriever:
     columns, the index as a sparse matrix of one float and one integer per word of a passage.
 
     Args:
-        corpus: a built-in name ("facts"), or any fsspec path of a .jsonl or .parquet file with the
-            columns `id`, `title`, `text` (a compressed .jsonl is read too).
+        corpus: a built-in name ("facts"), or any fsspec path of a file that `workflows.data.rows` reads
+            (.jsonl, .json, .csv, .parquet, …), with the columns `id`, `title`, `text`.
         k1: how much repetition of a word in a passage counts.
         b: how much long passages are held back, 0 to 1.
         stemmer: a language of the Snowball stemmers ("english", "german", …), or None to compare
@@ -89,6 +90,11 @@ class Bm25Retriever:
         if self._index is None:
             await asyncio.to_thread(self._ready)
 
+    @property
+    def num_passages(self) -> int:
+        """How many passages the index has; builds it if need be."""
+        return self._ready().num_passages
+
     async def __call__(self, request: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Search for one query; `top_k` is 4 where the request has none.
 
@@ -96,9 +102,7 @@ class Bm25Retriever:
             ToolRefusal: the query is missing, not a text, or blank.
             WorkflowError: `top_k` is not a whole number of at least 1.
         """
-        query, top_k = request.get("query"), request.get("top_k", DEFAULT_TOP_K)
-        if not isinstance(query, str) or not query.strip():
-            raise ToolRefusal(f"the retriever needs a query in words, got {query!r:.80}")
+        query, top_k = query_of(request)
         await self.start()
         if self._ready().num_passages <= _INLINE_PASSAGES:
             return {"documents": self.search([query], top_k)[0]}
@@ -111,8 +115,7 @@ class Bm25Retriever:
         Raises:
             WorkflowError: `top_k` is not a whole number of at least 1.
         """
-        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-            raise WorkflowError(f"the retriever's top_k must be a whole number of at least 1, got {top_k!r}")
+        checked_top_k(top_k)
         index = self._ready()
         return [index.search(query, top_k) for query in queries]
 
@@ -121,6 +124,32 @@ class Bm25Retriever:
             if self._index is None:
                 self._index = _Index.build(self)
             return self._index
+
+
+def make_retriever(
+    corpus: str = "facts",
+    urls: Sequence[str] = (),
+    *,
+    timeout_seconds: float = 10.0,
+    attempts: int = 5,
+) -> Bm25Retriever | HttpRetriever:
+    """The retriever of a workflow's options: a pool of servers where `urls` names some, else BM25 here.
+
+    Raises:
+        WorkflowError: an option out of range, or both a corpus of one's own and servers.
+    """
+    if isinstance(urls, str):
+        raise WorkflowError(f"option urls must be a list of URLs, got the text {urls!r}")
+    if not urls:
+        return Bm25Retriever(corpus)
+    if corpus != "facts":
+        raise WorkflowError(
+            f"options corpus ({corpus!r}) and urls are both given; servers have a corpus of their own, "
+            "so leave one out"
+        )
+    from workflows.tools.retriever_http import HttpRetriever
+
+    return HttpRetriever(urls, timeout_seconds=timeout_seconds, attempts=attempts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""What group-relative methods share: which turns are compared, and how they stand in their group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import polars as pl
+
+from rewards.credit.returns import RETURNS, add_return
+from workflows.errors import UsageError, did_you_mean
+
+By = Literal["task", "task_round", "task_role", "task_role_step", "task_role_round", "context"]
+BY_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "task": ("group_id",),
+    "task_round": ("group_id", "round"),
+    "task_role": ("group_id", "role"),
+    "task_role_step": ("group_id", "role", "step"),
+    "task_role_round": ("group_id", "role", "round"),
+    "context": ("group_id", "role", "context_hash"),
+}
+"""All of a task's plays in an iteration, those of one round of their loops, those of one role, those of one
+role at one step of the graph or in one round, or those of one role that saw exactly the same prompt."""
+
+
+def check_options(method: str, by: str, returns: str, gamma: float) -> None:
+    """Refuse options that no group-relative method has.
+
+    Raises:
+        UsageError: naming the option, its value and what it can be.
+    """
+    if by not in BY_OPTIONS:
+        raise UsageError(
+            f"credit {method}: by is {by!r}{did_you_mean(by, BY_OPTIONS)}; use one of {', '.join(BY_OPTIONS)}"
+        )
+    check_returns(method, returns, gamma)
+
+
+def check_returns(method: str, returns: str, gamma: float) -> None:
+    if returns not in RETURNS:
+        raise UsageError(
+            f"credit {method}: returns is {returns!r}{did_you_mean(returns, RETURNS)}; use one of "
+            f"{', '.join(RETURNS)}"
+        )
+    if not 0 <= gamma <= 1:
+        raise UsageError(f"credit {method}: gamma is {gamma}; use a number from 0 to 1")
+
+
+def check_group_size(method: str, group_size: int) -> None:
+    """Refuse groups of one episode, whose advantages would all be 0.
+
+    Raises:
+        UsageError: saying so.
+    """
+    if group_size < 2:
+        raise UsageError(
+            f"credit {method} compares the episodes of one task, but rollout.group_size is {group_size}, so "
+            'every advantage would be 0; set group_size to 2 or more, or use credit "running_baseline" or '
+            '"reinforce_pp"'
+        )
+
+
+def compare(turns: pl.DataFrame, by: str, returns: Literal["turn", "to_go"], gamma: float) -> pl.DataFrame:
+    """Add `return`, and how each turn stands in its group; one row per turn, sorted by key.
+
+    - `_above`: return minus the lowest return of the group. Working from there, equal returns give exact
+      zeros, which c+c+c over 3 need not, and a shift of all rewards falls out before anything is rounded.
+    - `_episode_mean`: mean of `_above` over the turns of the same episode in the group.
+    - `_baseline`: mean of `_episode_mean` over the group's episodes, so that an episode weighs the same
+      whatever its number of turns; a mean over turns would let talkative episodes set it.
+    - `_episodes`: number of episodes in the group. `_first`: True on one turn of each of them.
+    """
+    group = BY_OPTIONS[by]
+    cell = (*group, "episode_id")
+    return (
+        add_return(turns, returns, gamma)
+        .with_columns(_above=pl.col("return") - pl.col("return").min().over(group))
+        .with_columns(
+            _episode_mean=pl.col("_above").mean().over(cell),
+            _first=pl.int_range(pl.len()).over(cell) == 0,
+            _episodes=pl.col("episode_id").n_unique().over(group),
+        )
+        .with_columns(_baseline=pl.col("_episode_mean").filter(pl.col("_first")).mean().over(group))
+    )
+
+
+def unless_alone(advantage: pl.Expr) -> pl.Expr:
+    """`advantage`, or 0 in a group of one episode, which has nothing to be compared with."""
+    return pl.when(pl.col("_episodes") == 1).then(0.0).otherwise(advantage)
+
+
+def without_helpers(turns: pl.DataFrame) -> pl.DataFrame:
+    return turns.select([c for c in turns.columns if not c.startswith("_")])

@@ -1,0 +1,6 @@
+"""From rewards and scores to an advantage for every token: pure arithmetic over numpy arrays.
+
+Legend: M turns of one part, N response tokens of all of them together, stored flat, turn after turn;
+`lengths` (M,) says how many tokens each turn has. `mask` (N,) says which tokens are trained: in our
+rows that is every response token, and code that is given others skips them, as if they were not there.
+"""

@@ -1,0 +1,62 @@
+"""What an update says of itself: the rows of the `UPDATES` table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from stages.training.plan import NO_ROWS, NO_SIGNAL, MiniBatch
+from stages.training.spec import UpdateReport
+from stages.training.totals import Totals
+from stages.training.unit import Unit
+
+
+def report_of(
+    unit: Unit,
+    iteration: int,
+    plan: list[MiniBatch],
+    excluded: Counter[str],
+    steps: list[dict[str, Any]],
+    total: Totals,
+    seconds: float,
+) -> UpdateReport:
+    """The report of an update that made `steps`; the unit is still at the version from before it."""
+    made = [m for m in plan if m.skipped is None]
+    skipped = None if made else next((m.skipped for m in plan if m.skipped == NO_SIGNAL), NO_ROWS)
+    before = unit.version
+    after = before + bool(made)
+    shared = {
+        "iteration": iteration,
+        "model_id": unit.spec.model_id,
+        "version_before": before,
+        "version_after": after,
+    }
+    norms = [row["gradient_norm"] for row in steps if "gradient_norm" in row]
+    counts = {
+        "num_rows": sum(m.num_rows for m in made),
+        "num_tokens": sum(m.num_tokens for m in made),
+        "num_forward_tokens": sum(m.num_forward_tokens for m in made),
+    }
+    excluded = excluded.copy()
+    excluded["no signal"] += sum(m.num_rows for m in plan if m.skipped == NO_SIGNAL)
+    summary = {
+        "kind": "summary",
+        "gradient_norm": sum(norms) / len(norms) if norms else None,
+        "learning_rate": unit.learning_rate,
+        "seconds": seconds,
+        "skipped": skipped,
+        **counts,
+        **total.measured(),
+    }
+    return UpdateReport(
+        model_id=unit.spec.model_id,
+        iteration=iteration,
+        version_before=before,
+        version_after=after,
+        **counts,
+        seconds=seconds,
+        skipped=skipped,
+        excluded={reason: n for reason, n in sorted(excluded.items()) if n},
+        steps=[{**shared, **row} for row in steps],
+        summary={**shared, **summary},
+    )

@@ -1,0 +1,117 @@
+"""What an update measures: sums and maxima that merge exactly over micro-batches, steps and ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stages.training.losses import TokenSums, ValueSums, explained_variance
+from stages.training.losses_kl import SamplerGap
+
+# A measured thing, and the sum that it is divided by.
+_MEANS: Final = {
+    "loss": "denominator",
+    "policy_loss": "denominator",
+    "value_loss": "value_tokens",
+    "kl_old": "tokens",
+    "kl_reference": "reference_tokens",
+    "entropy": "entropy_tokens",
+    "clip_fraction": "tokens",
+    "dual_clip_fraction": "tokens",
+    "importance_weight_mean": "importance_tokens",
+    "importance_masked": "importance_tokens",
+    "sampler_gap_mean": "gap_tokens",
+    "sampler_kl": "gap_tokens",
+}
+_MOMENTS: Final = ("returns", "returns_squared", "errors", "errors_squared")
+_MAXIMA: Final = {
+    "importance_ratio_max": "tokens",
+    "importance_weight_max": "importance_tokens",
+    "sampler_gap_max": "gap_tokens",
+}
+
+
+class Totals:
+    """Named sums and maxima of one rank. A thing that was not measured anywhere is null."""
+
+    def __init__(self) -> None:
+        self.sums = dict.fromkeys((*_MEANS, *_MEANS.values(), *_MOMENTS), 0.0)
+        self.maxima = dict.fromkeys(_MAXIMA, 0.0)
+
+    def add(self, **values: Tensor | float) -> None:
+        for name, value in values.items():
+            if name in self.sums:
+                self.sums[name] += float(value)
+            else:
+                self.maxima[name] = max(self.maxima[name], float(value))
+
+    def add_policy(self, sums: TokenSums, *, reference: bool, entropies: bool, importance: bool) -> None:
+        """Of one micro-batch; the flags say which of the optional terms were there to be measured."""
+        tokens = sums.num_tokens
+        self.add(
+            loss=sums.loss.detach(),
+            policy_loss=sums.policy,
+            tokens=tokens,
+            kl_old=sums.kl_old,
+            clip_fraction=sums.clipped,
+            dual_clip_fraction=sums.dual_clipped,
+            importance_ratio_max=sums.ratio_max,
+        )
+        if reference:
+            self.add(kl_reference=sums.kl_reference, reference_tokens=tokens)
+        if entropies:
+            self.add(entropy=sums.entropy, entropy_tokens=tokens)
+        if importance:
+            self.add(
+                importance_weight_mean=sums.importance_weight,
+                importance_weight_max=sums.importance_weight_max,
+                importance_masked=sums.importance_masked,
+                importance_tokens=tokens,
+            )
+
+    def add_values(self, sums: ValueSums) -> None:
+        self.add(
+            value_loss=sums.loss.detach(),
+            value_tokens=sums.num_tokens,
+            returns=sums.returns,
+            returns_squared=sums.returns_squared,
+            errors=sums.errors,
+            errors_squared=sums.errors_squared,
+        )
+
+    def add_gap(self, gap: SamplerGap) -> None:
+        self.add(
+            sampler_gap_mean=gap.absolute,
+            sampler_kl=gap.kl,
+            gap_tokens=gap.num_tokens,
+            sampler_gap_max=gap.maximum,
+        )
+
+    def merge(self, other: Totals) -> None:
+        self.add(**other.sums, **other.maxima)
+
+    def over_ranks(self, device: torch.device) -> Totals:
+        """The totals of all ranks. Collective; the names are the same on every rank."""
+        merged = Totals()
+        for mine, theirs, op in (
+            (self.sums, merged.sums, dist.ReduceOp.SUM),
+            (self.maxima, merged.maxima, dist.ReduceOp.MAX),
+        ):
+            values = torch.tensor(list(mine.values()), dtype=torch.float64, device=device)
+            dist.all_reduce(values, op=op)
+            theirs.update(zip(mine, values.tolist(), strict=True))
+        return merged
+
+    def measured(self) -> dict[str, Any]:
+        """The measured columns of an `UPDATES` row; null where there was nothing to measure."""
+        sums = self.sums
+        found: dict[str, Any] = {
+            name: sums[name] / sums[count] if sums[count] else None for name, count in _MEANS.items()
+        }
+        found |= {name: self.maxima[name] if sums[count] else None for name, count in _MAXIMA.items()}
+        moments = (sums[name] for name in _MOMENTS)
+        found["explained_variance"] = explained_variance(sums["value_tokens"], *moments)
+        return found

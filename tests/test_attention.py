@@ -1,0 +1,156 @@
+"""Packed attention sees what each sequence would see alone, in value and in gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.training.attention import CAUSAL_STEP, JOIN_TOKENS, Segment, flex, layout_of, packed_attention
+from stages.training.logprobs import token_logprobs
+
+law = settings(deadline=None, max_examples=40)
+# prompts and their responses; more than one shares the prompt
+GROUPS = st.lists(
+    st.tuples(st.integers(1, 20), st.lists(st.integers(1, 12), min_size=1, max_size=5)),
+    min_size=1,
+    max_size=5,
+)
+
+
+def segments(groups):
+    found, at = [], 0
+    for prompt, responses in groups:
+        if len(responses) == 1:
+            found.append(Segment(at, at + prompt + responses[0]))
+            at += prompt + responses[0]
+            continue
+        start, at = at, at + prompt
+        found.append(Segment(start, at))
+        for response in responses:
+            found.append(Segment(at, at + response, start, start + prompt))
+            at += response
+    return found
+
+
+def alone(query, key, value, scale, parts):
+    """Each segment by itself, with its prompt in front, by the definition of attention."""
+    repeat = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+    outputs = []
+    for s in parts:
+        keys, values = (
+            torch.cat([t[:, :, s.context : s.context_stop], t[:, :, s.start : s.stop]], 2)
+            for t in (key, value)
+        )
+        scores = query[:, :, s.start : s.stop] @ keys.transpose(-1, -2) * scale
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(s.context_stop - s.context)
+        outputs.append(scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values)
+    return torch.cat(outputs, 2)
+
+
+def states(parts, heads=4, key_heads=2, size=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    total = parts[-1].stop
+    return [
+        torch.randn(1, n, total, size, generator=generator).requires_grad_()
+        for n in (heads, key_heads, key_heads)
+    ]
+
+
+@law
+@given(GROUPS, st.sampled_from([(4, 4), (4, 2), (3, 1)]))
+def test_values_and_gradients_are_those_of_each_sequence_alone(groups, heads) -> None:
+    parts = segments(groups)
+    layout, scale = layout_of(parts), 0.3
+    inputs = states(parts, *heads)
+    weight = torch.randn(1, heads[0], parts[-1].stop, 8, generator=torch.Generator().manual_seed(1))
+    expected = alone(*inputs, scale, parts)
+    wanted = torch.autograd.grad((expected * weight).sum(), inputs)
+    out, _ = packed_attention(None, *inputs, None, scaling=scale, layout=layout)
+    got = torch.autograd.grad((out.transpose(1, 2) * weight).sum(), inputs)
+    torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-4, atol=1e-5)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+
+
+def test_long_segments_come_out_the_same_in_steps() -> None:
+    parts = segments([(CAUSAL_STEP, [CAUSAL_STEP // 2]), (CAUSAL_STEP + 9, [30, 40])])
+    inputs, layout = states(parts, 2, 1), layout_of(parts)
+    assert any(len(list(block.steps())) > 1 for block in layout.blocks)
+    expected = torch.autograd.grad(alone(*inputs, 0.3, parts).square().sum(), inputs)
+    out, _ = packed_attention(None, *inputs, None, scaling=0.3, layout=layout)
+    for one, other in zip(torch.autograd.grad(out.square().sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=5e-5)
+
+
+def test_the_kernel_for_gpus_has_the_same_mask() -> None:
+    for groups in ([(7, [3, 5, 2])], [(4, [2]), (6, [1, 9]), (3, [4])]):
+        parts = segments(groups)
+        inputs = [t.detach() for t in states(parts, size=16)]
+        fused = flex(*inputs, 0.3, layout_of(parts), compiled=False)
+        torch.testing.assert_close(fused, alone(*inputs, 0.3, parts), rtol=1e-4, atol=1e-5)
+
+
+@law
+@given(GROUPS)
+def test_blocks_cover_each_token_once_and_waste_little(groups) -> None:
+    parts = segments(groups)
+    blocks = layout_of(parts).blocks
+    assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
+    assert blocks[-1].stop == parts[-1].stop
+    for block in blocks:
+        length, seen = block.stop - block.start, block.context_stop - block.context
+        longest = max(s.length for s in parts if block.start <= s.start < block.stop)
+        assert length <= max(JOIN_TOKENS, seen // 2, longest)
+
+
+def test_attention_that_would_come_out_wrong_is_refused() -> None:
+    parts = [Segment(0, 6)]
+    inputs = states(parts)
+    layout = layout_of(parts)
+    packed_attention(None, *inputs, None, layout=layout, sliding_window=6, softcap=None)
+    for options, words in (
+        ({"sliding_window": 5}, "sliding window of 5"),
+        ({"softcap": 30.0}, "softcap"),
+        ({"dropout": 0.1}, "dropout"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            packed_attention(None, *inputs, None, layout=layout, **options)
+    with pytest.raises(ValueError, match="do not hand on"):
+        packed_attention(None, *inputs, None)
+
+
+@law
+@given(st.integers(1, 6), st.integers(2, 9), st.booleans(), st.integers(0, 99))
+def test_logprobs_and_entropies_are_those_of_the_softmax_with_its_gradients(rows, words, asked, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (5 * torch.randn(rows, words, generator=generator)).requires_grad_()
+    targets = torch.randint(0, words, (rows,), generator=generator)
+    temperatures = 0.3 + torch.rand(rows, generator=generator)
+    of_logprobs, of_entropy = torch.randn(2, rows, generator=generator)
+
+    exact = (logits.double() / temperatures[:, None]).log_softmax(-1)
+    expected = exact.gather(1, targets[:, None])[:, 0]
+    entropy = -(exact.exp() * exact).sum(-1)
+    total = (expected * of_logprobs).sum() + (entropy * of_entropy).sum() * asked
+    (wanted,) = torch.autograd.grad(total, logits)
+
+    found, entropies = token_logprobs(logits, targets, temperatures, asked)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    loss = (found * of_logprobs).sum()
+    if asked:
+        torch.testing.assert_close(entropies.double(), entropy, rtol=1e-5, atol=1e-5)
+        loss = loss + (entropies * of_entropy).sum()
+    else:
+        assert entropies is None
+    (got,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_word_that_can_not_be_said_costs_no_nan() -> None:
+    logits = torch.tensor([[0.0, 1.0, -torch.inf]], requires_grad=True)
+    logprobs, entropies = token_logprobs(logits, torch.tensor([1]), torch.tensor([0.5]), True)
+    (logprobs + entropies).sum().backward()
+    assert logprobs.item() == pytest.approx(-0.1269, abs=1e-4)  # logits [0, 1] at temperature 0.5
+    assert torch.isfinite(logits.grad).all()
+    assert logits.grad[0, 2] == 0

@@ -1,0 +1,139 @@
+"""What a converter of rows works with: the draft of a task, why a row is unusable, fields by dotted path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+# Why rows are unusable, in few words: what a report counts by. The detail is in `Unusable.reason`.
+NOT_DECODED: Final = "can't be decoded"
+NO_OBJECT: Final = "not an object"
+NO_PROBLEM: Final = "no question or problem"
+NO_GOLD: Final = "no gold answer"
+BAD_GOLD: Final = "a gold answer that nothing can match"
+NO_TESTS: Final = "no tests"
+BAD_TESTS: Final = "tests that can't be read"
+BAD_FIELD: Final = "a field of another type"
+REPEATED: Final = "seen before"
+TOO_LARGE: Final = "too large"
+
+
+class Unusable(Exception):
+    """Why a row can't become a task: one of the causes above, and the detail."""
+
+    def __init__(self, cause: str, reason: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A task before it has an id, a split and a source of its own. `notes`: what was decided about it."""
+
+    inputs: Mapping[str, Any]
+    gold: Mapping[str, Any]
+    task_id: str | None = None
+    split: str | None = None
+    source: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+Converter = Callable[[Mapping[str, Any]], Draft]
+
+
+def at(row: Any, path: str) -> Any:
+    """The value at a dotted path, None where there is none. A key that holds a dot itself wins."""
+    if not isinstance(row, dict | Mapping):  # dict first: the test for an abstract class is slow
+        return None
+    if path in row:
+        return row[path]
+    head, dot, rest = path.partition(".")
+    return at(row[head], rest) if dot and head in row else None
+
+
+def given(row: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
+    """The values at these paths that are there and are not empty, in order. False and 0 are values."""
+    for path in paths:
+        value = at(row, path)
+        if value is not None and value != "" and value != [] and value != {}:
+            yield value
+
+
+def first_text(row: Mapping[str, Any], paths: Iterable[str]) -> str | None:
+    """The first of these that is a text with something in it."""
+    return next((v for v in given(row, paths) if isinstance(v, str) and v.strip()), None)
+
+
+def problem_text(value: Any, what: str = "question") -> str:
+    """A text that can be asked, or `Unusable`."""
+    if value is None:
+        raise Unusable(NO_PROBLEM, f"no {what}")
+    if not isinstance(value, str):
+        raise Unusable(NO_PROBLEM, f"the {what} is {value!r:.60}, expected a text")
+    if not value.strip():
+        raise Unusable(NO_PROBLEM, f"the {what} is blank")
+    return value
+
+
+def last_user_text(messages: Any) -> str | None:
+    """What the user says last in a list of chat messages; None where that is nothing."""
+    said = [text for role, text in _messages(messages) if role == "user" and text.strip()]
+    return said[-1] if said else None
+
+
+def joined_texts(messages: Any) -> str | None:
+    """All that is said in a list of chat messages, or a text as it is."""
+    if isinstance(messages, str):
+        return messages if messages.strip() else None
+    return "\n\n".join(text for _, text in _messages(messages) if text.strip()) or None
+
+
+def _messages(value: Any) -> Iterator[tuple[str, str]]:
+    for message in value if isinstance(value, list) else ():
+        if not isinstance(message, Mapping):
+            continue
+        content = message.get("content")
+        if isinstance(content, list):  # parts: [{type: "text", text: …}, …]
+            content = "".join(str(at(part, "text") or "") for part in content)
+        if isinstance(content, str):
+            yield str(message.get("role")), content
+
+
+def label(row: Mapping[str, Any], path: str) -> str | None:
+    """An id, a split or a source: a text or a whole number."""
+    value = at(row, path)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of whole numbers with gaps comes as floats
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise Unusable(BAD_FIELD, f"{path} is {value!r:.60}, expected a text or a whole number")
+    if not str(value).strip():
+        raise Unusable(BAD_FIELD, f"{path} is blank")
+    return str(value)
+
+
+def first_label(row: Mapping[str, Any], paths: Iterable[str]) -> str | None:
+    return next((found for path in paths if (found := label(row, path)) is not None), None)
+
+
+def number_text(value: float) -> str:
+    """A number as people write it: 12.0 is 12."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+
+
+def decoded(value: Any) -> Any:
+    """A text that is a JSON object or list as what it says; any other value as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def names(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, row)) or "nothing"

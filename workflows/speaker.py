@@ -1,0 +1,61 @@
+"""A role and the model that speaks for it: how long its prompts may be, and asking it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workflows.columns import completion_fault
+from workflows.engine import AnyEngine, ChatEngine, ChatReply, Completion, Message, Sampling
+from workflows.errors import InfraError
+from workflows.models import Model
+from workflows.prompts import Prompt
+from workflows.roles import Role, RoleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A role with everything that its calls need."""
+
+    role: Role
+    settings: RoleSettings
+    model: Model
+    engine: AnyEngine
+
+    @property
+    def max_response_tokens(self) -> int:
+        return self.settings.max_response_tokens or self.role.max_response_tokens
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """What fits beside the response, or less where the settings say so."""
+        room = self.engine.max_model_len - self.max_response_tokens
+        return min(room, self.settings.max_prompt_tokens or room)
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return "" if isinstance(self.engine, ChatEngine) else self.engine.tokenizer_hash
+
+    def render(self, messages: Sequence[Message]) -> list[int] | int:
+        """The prompt's ids, or how many there are where the model takes messages."""
+        engine = self.engine
+        return engine.count_tokens(messages) if isinstance(engine, ChatEngine) else engine.render(messages)
+
+    def length(self, messages: Sequence[Message]) -> int:
+        """The prompt's length in tokens."""
+        rendered = self.render(messages)
+        return rendered if isinstance(rendered, int) else len(rendered)
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> Completion | ChatReply:
+        """One attempt.
+
+        Raises:
+            InfraError: it failed, or what came can't be recorded.
+        """
+        if isinstance(self.engine, ChatEngine):
+            return await self.engine.chat(prompt.messages, sampling)
+        assert prompt.token_ids is not None
+        completion = await self.engine.generate(prompt.token_ids, sampling)
+        if fault := completion_fault(completion):
+            raise InfraError(fault)
+        return completion

@@ -1,0 +1,297 @@
+"""What a workflow's async function works with: its team.
+
+    query = await team.call("writer", {"question": task["question"]})        # a turn of a role
+    found = await team.tool("search", {"query": query})                      # a turn of a tool
+    notes = await team.each(["who", "when"], read)                           # branches, at the same time
+    team.note("context", {"found": found, "notes": notes})                   # a value of the function's own
+
+**Names.** A turn is a step, a round and a branch. The step is named; the round counts the calls of that
+step in that branch; the branch is that of the team that is called. So the function itself decides what a
+turn is called, its seed and its place among the rows, and no delay of a reply changes them. For that,
+one team is called from one asyncio task: calls may run at the same time (`asyncio.gather` of
+`team.call`s), but coroutines that run at the same time need teams of their own, which `each` and
+`branch` give. Other use is refused.
+
+**Order.** The turns of one team stand in the order of its calls. A branch stands after what its team had
+called when it was made; what follows `each` stands after all its branches.
+
+**Parents** of a turn are the outputs that it was given: those among its inputs, and those in `reads`. An
+output among the inputs stands for its `best` value; one that has none is refused, so that no role is
+called with blanks. What the function made of a value is not known, so name in `reads` what you took apart.
+
+**Failure.** What is not the policy's doing is raised as `TurnFailed`. It may be caught, to finish what can
+be finished, but the episode is marked and not trained on. Where it ends the function, calls that are
+under way are finished and kept, and no other is begun. Any other exception ends the episode as
+`workflow_error`. A reply that breaks its format is an output, as everywhere: see `Output.best`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from workflows.attempts import stop
+from workflows.episode import Episode, TurnFailed
+from workflows.errors import WorkflowError, did_you_mean
+from workflows.record import TurnLimit
+from workflows.script import ScriptWorkflow
+from workflows.state import Output, TurnKey
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Team:
+    """The roles and tools of one play, in one branch of it."""
+
+    def __init__(self, run: ScriptRun, branch: str, after: frozenset[TurnKey]):
+        self.path = branch  # "" for the trunk, "1" for a branch, "1.0" for a branch of that
+        self._run = run
+        self._last = after  # the turns that the next one comes after
+        self._owner: asyncio.Task[Any] | None = None
+
+    def call(
+        self, step: str, inputs: Mapping[str, Any], *, reads: Iterable[Output] = ()
+    ) -> asyncio.Task[Output]:
+        """Ask the role of `step`. The call begins at once; await it for its output.
+
+        Args:
+            inputs: each variable of the role's prompt, by name.
+            reads: outputs that the inputs were made from, beside those among the inputs.
+
+        Raises:
+            WorkflowError: at once: no such step, other variables, or an output without a value as an input.
+            TurnLimit: at once: the episode has its number of turns.
+            TurnFailed: when awaited.
+        """
+        role = self._actor(step, self._run.workflow.roles, "role")
+        wanted = self._run.workflow.roles[role].template.variables
+        if set(inputs) != set(wanted):
+            raise WorkflowError(
+                f"step {step!r} is called with {', '.join(sorted(inputs)) or 'nothing'}; the prompt of role "
+                f"{role!r} uses {', '.join(sorted(wanted)) or 'nothing'}"
+            )
+        read = [*reads]
+        values = {n: _values(v, read, f"input {n!r} of step {step!r}") for n, v in inputs.items()}
+        return self._begin(self._turn(step, read, partial(self._run.episode.call, role, values)))
+
+    def tool(self, step: str, request: Any, *, reads: Iterable[Output] = ()) -> asyncio.Task[Output]:
+        """Ask the tool of `step` with a JSON value; like `call`. A refusal is an output that is not valid."""
+        name = self._actor(step, self._run.workflow.tools, "tool")
+        read = [*reads]
+        request = _values(request, read, f"the request of step {step!r}")
+        return self._begin(self._turn(step, read, partial(self._run.episode.tool, name, request)))
+
+    def note(self, step: str, value: Any, *, reads: Iterable[Output] = ()) -> Output:
+        """Record a value (JSON) that the function computed by itself, as a turn of its own."""
+        if (actor := self._known(step)) is not None:
+            raise WorkflowError(
+                f"step {step!r} is {actor!r}'s; declare a step for notes, as in {{'notes': None}}"
+            )
+        read = [*reads]
+        value = _values(value, read, f"the value of step {step!r}")
+        return self._turn(step, read, partial(self._run.episode.control, value))
+
+    def branch(self, name: str | int) -> Team:
+        """A team for a coroutine that runs at the same time as others. Of one name, the newest counts.
+
+        Raises:
+            WorkflowError: a name that is no number and no identifier.
+        """
+        self._check_caller(f"branch {name!r}")
+        part = str(name)
+        if not (part.isdecimal() or part.isidentifier()):
+            raise WorkflowError(f"a branch is named by a number or an identifier, got {name!r}")
+        path = f"{self.path}.{part}" if self.path else part
+        before = self._run.teams.get(path)
+        after = self._last | (before._last if before is not None else frozenset())
+        self._run.teams[path] = team = Team(self._run, path, after)
+        return team
+
+    async def each(
+        self, items: Iterable[Item], work: Callable[[Team, Item], Awaitable[Result]]
+    ) -> list[Result]:
+        """`work(branch, item)` for all items at the same time, in branches 0, 1, …; their results, in order.
+
+        All branches are finished before a failure of one is raised: nothing that was finished is lost.
+
+        Raises:
+            Exception: the first of the branches' exceptions, in the order of branches; a mistake in the
+                function's code goes before a turn that failed.
+        """
+        items = list(items)
+        teams = [self.branch(index) for index in range(len(items))]
+        tasks = [asyncio.create_task(_run(work, t, item)) for t, item in zip(teams, items, strict=True)]
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            await stop(tasks, self._run.grace_seconds)
+            raise
+        self._last = self._last.union(*(team._last for team in teams))
+        failures = [e for task in tasks if not task.cancelled() and (e := task.exception()) is not None]
+        for failure in sorted(failures, key=_is_expected):  # stable: the order of branches
+            raise failure
+        return [task.result() for task in tasks]  # raises CancelledError where an engine cancelled a call
+
+    def seed(self, *parts: object) -> int:
+        """A seed for chance of the function's own, for example `random.Random(team.seed("order"))`."""
+        return self._run.episode.seed("script", self.path, *parts)
+
+    def _turn(self, step: str, read: Iterable[Output], begin: Callable[..., Result]) -> Result:
+        """Begin the next turn: `begin` with its name, parents and predecessors."""
+        run = self._run
+        self._check_caller(f"step {step!r}")
+        if run.over:
+            raise TurnFailed(f"step {step!r} is called after the workflow's function is over")
+        run.full |= run.episode.record.full  # `begin` then raises TurnLimit
+        key = TurnKey(step, run.rounds.get((step, self.path), 0), self.path)
+        parents = {output.key for output in read}
+        begun = begin(**key._asdict(), parents=parents, after=self._last)
+        run.rounds[step, self.path] = key.round + 1
+        self._last = frozenset({key})
+        return begun
+
+    def _check_caller(self, what: str) -> None:
+        """One task for each team, or names and order would depend on which reply came first."""
+        task = asyncio.current_task()
+        if self._owner is None and task is not None:
+            self._owner = task
+            self._run.owners.add(task)
+        name = f"branch {self.path!r}" if self.path else "the team"
+        if self._owner is not task:
+            raise WorkflowError(
+                f"{what} is called on {name} from a second asyncio task; coroutines that run at the same "
+                "time need a team each: use team.each(items, work), or pass team.branch(i)"
+            )
+        if self._run.teams.get(self.path) is not self:
+            raise WorkflowError(f"{what} is called on {name}, which was handed out again since")
+
+    def _begin(self, call: Coroutine[Any, Any, Output]) -> asyncio.Task[Output]:
+        task = asyncio.create_task(call)
+        self._run.calls.add(task)
+        task.add_done_callback(self._run.forget)
+        return task
+
+    def _known(self, step: str) -> str | None:
+        steps = self._run.workflow.steps
+        if step not in steps:
+            raise WorkflowError(
+                f"there is no step {step!r}{did_you_mean(step, steps)}; declared: {', '.join(steps)}"
+            )
+        return steps[step]
+
+    def _actor(self, step: str, actors: Mapping[str, Any], what: str) -> str:
+        actor = self._known(step)
+        if actor is None or actor not in actors:
+            raise WorkflowError(f"step {step!r} is no {what}'s: {actor or 'a note'!r} acts in it")
+        return actor
+
+
+class ScriptRun:
+    """One play of one function. `await run()` once."""
+
+    def __init__(
+        self, workflow: ScriptWorkflow, episode: Episode, inputs: Mapping[str, Any], grace_seconds: float
+    ):
+        self.workflow = workflow
+        self.episode = episode
+        self.grace_seconds = grace_seconds
+        self.rounds: dict[tuple[str, str], int] = {}
+        self.calls: set[asyncio.Task[Output]] = set()  # under way
+        self.owners: set[asyncio.Task[Any]] = set()
+        self.teams: dict[str, Team] = {"": Team(self, "", frozenset())}
+        self.over = False
+        self.full = False
+        self._inputs = MappingProxyType(dict(inputs))
+
+    async def run(self) -> str:
+        """Play until the function and all its calls are over; return the stop reason.
+
+        Raises:
+            asyncio.CancelledError: after the function and all calls in flight were cancelled.
+        """
+        function = asyncio.create_task(_run(self.workflow.run, self.teams[""], self._inputs))
+        try:
+            await asyncio.wait({function})
+            self.over = True
+            self._judge(function)
+            while self.calls:
+                await asyncio.wait(self.calls)
+        except asyncio.CancelledError:
+            self.episode.record.expired = self.over = True
+            await stop({function, *self.calls}, self.grace_seconds)
+            raise
+        finally:
+            await stop({owner for owner in self.owners if not owner.done()}, self.grace_seconds)
+            unseen_errors(self.owners)  # of coroutines that the end of the function ended
+        return "max_turns" if self.full else "finished"
+
+    def forget(self, call: asyncio.Task[Output]) -> None:
+        self.calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # it is on the record, whether or not the function awaits the call
+
+    def _judge(self, function: asyncio.Task[Any]) -> None:
+        """Note what ended the function, if that is not on the record already."""
+        record = self.episode.record
+        error: BaseException | None = None
+        if function.cancelled():
+            error = None if record.failures else WorkflowError("it was cancelled from within")
+        elif (raised := function.exception()) is not None:
+            error = next((leaf for leaf in _leaves(raised) if not _is_expected(leaf)), None)
+        elif lost := [e for e in unseen_errors(self.owners) if not _is_expected(e)]:
+            error = lost[0]
+        elif any(not owner.done() for owner in self.owners):
+            error = WorkflowError(
+                "it returned while a coroutine that it began still ran; await what you begin"
+            )
+        if error is not None:
+            failed = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            record.fault(TurnKey("", 0, ""), f"the function of workflow {self.workflow.name!r}", failed)
+
+
+def unseen_errors(tasks: Iterable[asyncio.Task[Any]]) -> list[BaseException]:
+    """Exceptions of finished tasks that nobody awaited; asyncio would print them and go on."""
+    unseen = [task for task in tasks if task.done() and not task.cancelled() and task._log_traceback]
+    return [error for task in unseen if (error := task.exception()) is not None]
+
+
+async def _run(work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    return await work(*arguments)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Whether an exception is the record's word for how an episode ended, and not a mistake in the code."""
+    return isinstance(error, TurnFailed | TurnLimit)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions inside exception groups, as asyncio.TaskGroup raises them."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _values(value: Any, read: list[Output], what: str) -> Any:
+    """The value with outputs replaced by what they hold; they are added to `read`.
+
+    Raises:
+        WorkflowError: an output without a value, as a refused call has it.
+    """
+    if isinstance(value, Output):
+        if value.best is None and not value.valid:
+            raise WorkflowError(
+                f"{what} is the output of step {value.step!r}, which has no value; ask its `valid` first, or "
+                "pass its text and name it in reads"
+            )
+        read.append(value)
+        return value.best
+    if isinstance(value, Mapping):
+        return {key: _values(inner, read, what) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_values(inner, read, what) for inner in value]
+    return value

@@ -1,0 +1,1 @@
+"""Running and judging programs that a model wrote. Start at `judge.CodeJudge`."""

@@ -1,0 +1,112 @@
+"""A process and its descendants, as `/proc` tells: what they use, whether one is awake, how to end them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_MOST_PROCESSES: Final = 5000  # looked at in one go
+_AWAKE: Final = frozenset("RD")  # running or waiting for a core; waiting for a disk
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A tree at one moment. CPU time includes that of its processes that have ended and been waited for."""
+
+    cpu_seconds: float
+    memory: int  # resident bytes, shared pages counted for each
+    threads: int
+    awake: bool
+
+
+def look_at(pid: int) -> Look:
+    """What the process and all its descendants use now."""
+    ticks, pages, threads, awake = 0, 0, 0, False
+    for one in descendants(pid):
+        fields = _stat(f"/proc/{one}/stat")
+        if fields is None:
+            continue
+        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+        pages += max(0, int(fields[21]))
+        count = int(fields[17])
+        threads += count
+        awake = awake or fields[0] in _AWAKE or (count > 1 and _any_thread_awake(one))
+    return Look(ticks / _TICKS_PER_SECOND, pages * _PAGE_BYTES, threads, awake)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The process itself, then those below it."""
+    waiting, seen = [pid], 0
+    while waiting and seen < _MOST_PROCESSES:
+        one = waiting.pop()
+        seen += 1
+        yield one
+        waiting += children(one)
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in _threads(pid):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def kill_descendants(pid: int, seconds: float = 10.0) -> None:
+    """End all processes below `pid`, those that are made meanwhile too, for as long as that takes.
+
+    Orphans stay below `pid` where it is a subreaper that waits for them.
+    """
+    until = time.monotonic() + seconds
+    while below := children(pid):
+        tree = [one for child in below for one in descendants(child)]
+        for signum in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped makes no more of them
+            for one in tree:
+                send(one, signum)
+        if all(_is_dead(one) for one in tree) or time.monotonic() > until:
+            return
+        time.sleep(0.002)
+
+
+def send(pid: int, signum: int) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return
+
+
+def _is_dead(pid: int) -> bool:
+    fields = _stat(f"/proc/{pid}/stat")
+    return fields is None or fields[0] in "ZX"
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def _any_thread_awake(pid: int) -> bool:
+    states = (_stat(f"/proc/{pid}/task/{thread}/stat") for thread in _threads(pid))
+    return any(fields is not None and fields[0] in _AWAKE for fields in states)
+
+
+def _stat(path: str) -> list[str] | None:
+    """The fields behind the name, from the state on; None where the process is gone."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    return text[text.rindex(b")") + 2 :].decode("ascii").split()
