@@ -15,9 +15,12 @@ from pipeline.export import export_model
 from pipeline.session import session
 from pipeline.settings import load_settings
 from pipeline.store import Run
-from workflows.errors import UsageError
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.filterwarnings("ignore:Model has `tie_word"),
+]
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "signal.toml"
 
 
@@ -47,11 +50,11 @@ def rows(run: Run, iteration: int, table: str) -> list[dict[str, Any]]:
 
 
 def test_roles_with_adapters_share_an_engine_and_a_trainer_and_go_on_after_a_restart(tmp_path: Path) -> None:
-    run, engines, trainers = play(tmp_path, 2)
+    run, engines, trainers = play(tmp_path, 1)
     assert (engines, trainers) == (1, 1)
-    play(tmp_path, 3)  # another session: engine and trainer come up at the newest adapters
+    play(tmp_path, 2)  # another session: engine and trainer come up at the newest adapters
     models = ("sender", "receiver")
-    for iteration in range(3):
+    for iteration in range(2):
         turns = rows(run, iteration, "rollout/turns")
         assert {(t["model_id"], t["base_id"]) for t in turns} == {(m, "team") for m in models}
         for model_id in models:
@@ -72,7 +75,7 @@ def exports(run: Run, tmp_path: Path) -> None:
 
     alone, merged = str(tmp_path / "alone"), str(tmp_path / "merged")
     said = export_model(run, alone, model_id="sender", version="latest")
-    assert said["version"] == 3
+    assert said["version"] == 2
     export_model(run, merged, model_id="sender", version="latest", merge=True)
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
@@ -82,13 +85,3 @@ def exports(run: Run, tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(merged).chat_template
     origin = json.loads(Path(merged, "cadre.json").read_text())
     assert (origin["checkpoint"]["checkpoint"], origin["merged"]) == ("tiny-words", True)
-
-
-def test_full_weights_are_not_merged(scripted: Any) -> None:
-    from pipeline.settings import parse_settings
-
-    plan = assemble(parse_settings(scripted()))
-    with session(plan, signals=False) as runner:
-        runner.train(1, None)
-    with pytest.raises(UsageError, match="no adapter: it is exported whole; leave out --merge"):
-        export_model(runner.run, "unused", model_id=None, version="latest", merge=True)

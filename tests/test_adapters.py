@@ -251,6 +251,8 @@ def test_what_vllm_has_no_adapters_for_is_refused(tiny: str) -> None:
     )
     assert (arguments["enable_lora"], arguments["max_loras"], arguments["max_lora_rank"]) == (True, 2, 16)
     assert "enable_lora" not in engine_arguments(spec, "bfloat16")
+    on_cpu = engine_arguments(replace(spec, num_gpus=0, adapters={"a": AdapterSpec()}), "bfloat16")
+    assert on_cpu["max_loras"] == 2  # a slot that stays empty, see there
     if find_spec("vllm") is None:
         pytest.skip("check_spec of a vLLM engine needs vLLM")
     with pytest.raises(UsageError, match=r"models.a.adapter.train_embeddings.*torch"):

@@ -263,7 +263,9 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
         largest = max(adapter.rank for adapter in spec.adapters.values())
         arguments |= {
             "enable_lora": True,
-            "max_loras": len(spec.adapters),  # all of them in one batch, none ever unloaded
+            # All of them in one batch, none ever unloaded. On CPU vLLM 0.32 puts rows without an adapter
+            # through the last slot, so that one stays empty, which is nothing but zeros.
+            "max_loras": len(spec.adapters) + (0 if spec.num_gpus else 1),
             "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= largest),
         }
     return arguments | dict(spec.options)

@@ -1,6 +1,7 @@
 """`python -m tests.learning [NAME ...]`: proofs that teams learn, each from a seed, told with its settings.
 
-Every proof prints a line a run and its verdict; `--json` keeps the curves.
+Every proof prints a line a run and its verdict; `--json` keeps the curves. `questions` takes an hour a
+regime, so it runs where it is named; with `--keep` it goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping")
+PROOFS = ("signal", "grouping", "questions")
+SHORT = ("signal", "grouping")
 
 
 def main() -> int:
-    """Run the named proofs, or all; 0 where every one reaches its goal, 1 where one falls short."""
+    """Run the named proofs, or the short ones; 0 where each reaches its goal, 1 where one falls short."""
     parser = argparse.ArgumentParser(prog="python -m tests.learning", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROOFS)}; default all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(PROOFS)}; default {', '.join(SHORT)}"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each setting (default %(default)s)")
-    parser.add_argument("--only", default="", help="settings whose name has this text")
+    parser.add_argument("--only", "--regime", default="", help="only settings whose name has this text")
     parser.add_argument("--json", metavar="PATH", help="also write every curve to this file")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the runs here")
     arguments = parser.parse_args()
@@ -35,7 +39,7 @@ def main() -> int:
     print(f"{machine['cores']} cores, {machine['cpu']}, commit {machine['commit']}", flush=True)
     results = []
     with tempfile.TemporaryDirectory(prefix="cadre-learn-", ignore_cleanup_errors=True) as temporary:
-        for name in arguments.names or PROOFS:
+        for name in arguments.names or SHORT:
             print(f"\n{name}", flush=True)
             folder = Path(arguments.keep or temporary).absolute() / name
             module = importlib.import_module(f"tests.learning.{name}")

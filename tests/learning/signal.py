@@ -19,8 +19,8 @@ REGIMES: Final = {
     # a frozen random base knows no words, so the adapters have theirs; and small ranks want larger steps
     "adapters": [
         'sharing.regime="adapters"',
-        "models.team.adapter={rank=8, alpha=16, train_embeddings=true}",
-        "ppo.learning_rate=4e-3",
+        "models.team.adapter={rank=8, alpha=32, train_embeddings=true}",
+        "ppo.learning_rate=3e-3",
     ],
 }
 METHODS: Final = {

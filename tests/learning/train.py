@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from pipeline.assemble import assemble
 from pipeline.execution import Finished
+from pipeline.runner import Runner
 from pipeline.session import session
 from pipeline.settings import load_settings
 from stages.base import Quiet
@@ -63,18 +65,26 @@ def train(
     window: int = 5,
     metric: str = "return/mean",
 ) -> Learned:
-    """Train until the mean of `metric` over the last `window` iterations reaches `goal`, or to the end."""
+    """Train until the mean of `metric` over the last `window` iterations reaches `goal`, or to the end.
+
+    Iterations that the run has already are not run again; their time is not in `seconds`.
+    """
     own = [f"run.root={root}", f"run.name={name.replace(' ', '-')}-{seed}", f"run.seed={seed}"]
     plan = assemble(load_settings(settings, [*overrides, *own, "tracking.uri=none"]))
     curve: list[float] = []
 
+    def is_over() -> bool:
+        return goal is not None and len(curve) >= window and fmean(curve[-window:]) >= goal
+
     def on_done(finished: Finished) -> bool:
         curve.append(finished.metrics[metric])
-        return goal is not None and len(curve) >= window and fmean(curve[-window:]) >= goal
+        return is_over()
 
     started = time.monotonic()
     with session(plan, Quiet(), signals=False) as runner:
-        runner.train(iterations, on_done=on_done)
+        curve += played_before(runner, metric, iterations)
+        if not is_over():
+            runner.train(iterations, on_done=on_done)
     return Learned(
         name,
         seed,
@@ -84,3 +94,9 @@ def train(
         time.monotonic() - started,
         plan.settings.model_dump(mode="json"),
     )
+
+
+def played_before(runner: Runner, metric: str, iterations: int) -> list[float]:
+    """A metric of the iterations that an earlier call has finished, of the first `iterations`."""
+    folders = [runner.run.iteration(index).folder for index in range(min(runner.next_index(), iterations))]
+    return [float(json.loads(f.read_text("done.json") or "{}")["metrics"][metric]) for f in folders]
