@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _guarded() -> int:
-    from pipeline.signals import Stopped
+    from pipeline.signals import Stopped, stop_behind
 
     try:
         app()
@@ -176,6 +176,11 @@ def _guarded() -> int:
         return _fail(error, 1)
     except Stopped as stopped:
         return _fail(stopped, stopped.exit_code)
+    except SystemError as error:
+        stopped_in = stop_behind(error)
+        if stopped_in is None:
+            raise
+        return _fail(stopped_in, stopped_in.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on from the last finished stage", 130)
     except SystemExit as done:

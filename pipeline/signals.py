@@ -15,6 +15,14 @@ class Stopped(BaseException):
         self.exit_code = 128 + number
 
 
+def stop_behind(error: BaseException) -> Stopped | None:
+    """The stop that `error` came from: compiled code that is interrupted wraps it in a SystemError."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, Stopped):
+        at = at.__cause__ or at.__context__
+    return at
+
+
 def raise_on_stop_signals() -> None:
     """Turn the first SIGTERM or SIGINT into `Stopped`; ignore repeats while things are released."""
 
