@@ -56,7 +56,7 @@ def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 5) -> Wo
 
 
 def _selector() -> Role:
-    # two examples: with one, SmolLM2-135M closed the tag in 10 of 24 replies, with two in 20
+    # SmolLM2-135M closed the tag in 10 of 24 replies after one example, 17 after two, 20 with this tag too
     emma = {"passages": [EMMA, DRACULA], "question": WHEN_EMMA, "query": "year of the novel Emma"}
     dracula = {"passages": [DRACULA, EMMA], "question": WHO_WROTE, "query": "author of Dracula"}
     return Role(
