@@ -18,7 +18,7 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -147,19 +147,29 @@ def require_hash(folder: str, announced: str) -> None:
         )
 
 
-def require_same_tensors(folder: str, like: str) -> None:
-    """Refuse a folder that lacks a tensor of `like`, or has it in another shape. Reads headers only.
+def shapes_of(folder: str) -> dict[str, list[int]]:
+    """The shape of every tensor by name. Reads headers only."""
+    return {name: entry["shape"] for name, entry in tensors_of(Path(folder))}
+
+
+def require_same_tensors(folder: str, shapes: Mapping[str, Sequence[int]], like: str) -> None:
+    """Refuse a folder that lacks one of the tensors, or has it in another shape. Reads headers only.
+
+    Args:
+        shapes: `shapes_of` the model that is served, taken when it was loaded: a run that goes on starts its
+            engines from a checkpoint that it prunes some updates later.
+        like: where that model is from, for the message.
 
     Raises:
         RunFailed: naming the first such tensor.
     """
-    have, want = (dict(tensors_of(Path(f))) for f in (folder, like))
-    for name, entry in want.items():
-        found = have[name]["shape"] if name in have else "no such tensor"
-        if found != entry["shape"]:
+    have = shapes_of(folder)
+    for name, shape in shapes.items():
+        found = have.get(name, "no such tensor")
+        if found != shape:
             raise RunFailed(
                 f"the weights in {folder} are not of the model in {like}: {name} should have shape "
-                f"{entry['shape']}, found {found}"
+                f"{shape}, found {found}"
             )
 
 

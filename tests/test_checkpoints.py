@@ -19,6 +19,7 @@ from stages.checkpoints import (
     require_hash,
     require_same_tensors,
     resolve_checkpoint,
+    shapes_of,
     weights_hash,
 )
 from workflows.errors import RunFailed, UsageError
@@ -185,13 +186,14 @@ def test_weights_of_another_shape_are_told_apart_by_their_headers(tiny: str, tmp
     tensors = load_file(str(Path(tiny) / "model.safetensors"))
     name = "model.norm.weight"
     save_file({**tensors, name: tensors[name][:8].clone()}, str(tmp_path / "model.safetensors"))
-    require_same_tensors(tiny, tiny)
+    shapes = shapes_of(tiny)
+    require_same_tensors(tiny, shapes, tiny)
     with pytest.raises(RunFailed, match=rf"{name} should have shape \[64\], found \[8\]"):
-        require_same_tensors(str(tmp_path), tiny)
+        require_same_tensors(str(tmp_path), shapes, tiny)
     del tensors[name]
     save_file(tensors, str(tmp_path / "model.safetensors"))
     with pytest.raises(RunFailed, match="no such tensor"):
-        require_same_tensors(str(tmp_path), tiny)
+        require_same_tensors(str(tmp_path), shapes, tiny)
 
 
 def test_prepare_prints_the_folder_and_refuses_with_exit_code_2(

@@ -308,6 +308,22 @@ def test_new_weights_are_used_and_a_version_is_that_of_the_weights_that_were_ask
     serve(spec_of(tiny, policy_version=3), work)
 
 
+def test_an_engine_outlives_the_checkpoint_that_it_started_from(
+    tiny: str, other_tiny: str, tmp_path: Path
+) -> None:
+    """A run that goes on starts its engines from a checkpoint that it prunes some updates later."""
+    start = tmp_path / "start"
+    shutil.copytree(tiny, start)
+
+    async def work(server: TorchServer) -> None:
+        shutil.rmtree(start)
+        for version in (1, 2):
+            await server.reload(Weights("m", other_tiny, version, weights_hash(other_tiny)))
+        assert (await server.generate("m", [9, 8], Sampling(3, seed=1))).policy_version == 2
+
+    serve(spec_of(str(start)), work)
+
+
 def test_weights_that_are_not_those_announced_are_refused_and_the_old_ones_stay(
     tiny: str, other_tiny: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from stages.checkpoints import describe_checkpoint, require_hash, require_same_tensors, resolve_checkpoint
+from stages.checkpoints import (
+    describe_checkpoint,
+    require_hash,
+    require_same_tensors,
+    resolve_checkpoint,
+    shapes_of,
+)
 from stages.engines.base import (
     EngineSpec,
     Weights,
@@ -52,6 +58,7 @@ class TorchServer:
         self.spec = spec
         self.version = spec.policy_version  # of the weights that all models share, or of the base
         self.versions = dict.fromkeys(spec.adapters, 0)
+        self.shapes = shapes_of(spec.checkpoint)  # now: the folder may be gone when new weights come
         self.chat = ChatRenderer(spec.checkpoint)
         self.device = torch.device("cuda" if spec.num_gpus and torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu" and spec.num_threads:
@@ -275,7 +282,7 @@ class TorchServer:
 
         folder = resolve_checkpoint(weights.uri)
         require_hash(folder, weights.hash)
-        require_same_tensors(folder, self.spec.checkpoint)
+        require_same_tensors(folder, self.shapes, self.spec.checkpoint)
         # Read by transformers, which knows how files and parameters of each model are named.
         new = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype).state_dict()
         with torch.no_grad():

@@ -13,7 +13,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stages.checkpoints import describe_checkpoint, require_hash, require_same_tensors, resolve_checkpoint
+from stages.checkpoints import (
+    describe_checkpoint,
+    require_hash,
+    require_same_tensors,
+    resolve_checkpoint,
+    shapes_of,
+)
 from stages.engines.base import (
     EngineSpec,
     Weights,
@@ -50,6 +56,7 @@ class VllmServer:
         self.versions = dict.fromkeys(spec.adapters, 0)
         self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest of the models that have left version 0
         self.info = describe_checkpoint(spec.checkpoint)
+        self.shapes = shapes_of(spec.checkpoint)  # now: the folder may be gone when new weights come
         arguments = engine_arguments(spec, self.info.dtype)
         known = AsyncEngineArgs.__dataclass_fields__
         if unknown := set(arguments) - set(known):
@@ -203,7 +210,7 @@ class VllmServer:
         require_hash(folder, weights.hash)
         if not self.spec.adapters:
             # vLLM only warns of tensors that it misses, and would go on with the old ones.
-            require_same_tensors(folder, self.spec.checkpoint)
+            require_same_tensors(folder, self.shapes, self.spec.checkpoint)
         return folder
 
     async def _take_adapter(self, model_id: str, folder: str) -> None:
