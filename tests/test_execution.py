@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,26 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.small_plays import named, note, play, say, visits, workflow
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError
-from workflows.graph import ControlStep, Edge, LlmStep, Step, Workflow
+from workflows.graph import Edge, LlmStep, Step, Workflow
 from workflows.parsers import Tag
-from workflows.play import Played, PlayLimits
+from workflows.play import PlayLimits
 from workflows.roles import Role
 from workflows.state import State
-from workflows.testing import Reply, late, play_once, without_times
-
-SAYER = Role("sayer", "{text}", Tag("a"))
-
-
-def seeded(messages: Sequence[Message], sampling: Sampling) -> str:
-    """Well-formed four times in five, and different for each seed."""
-    luck = random.Random(sampling.seed)
-    return f"<a>{luck.randrange(100)}</a>" if luck.random() < 0.8 else "no tag"
-
-
-def play(w: Workflow, reply: Reply = seeded, **options: Any) -> Played:
-    return play_once(w, {"question": "?"}, reply, **options)
+from workflows.testing import late, without_times
 
 
 def test_a_path_into_a_reply_without_a_value_is_an_error_not_a_blank() -> None:
@@ -50,26 +38,6 @@ def test_a_path_into_a_reply_without_a_value_is_an_error_not_a_blank() -> None:
         assert played.episode["stop_reason"] == reason
         if reason == "workflow_error":
             assert "'s1' has no value" in played.episode["error"]
-
-
-def visits(played: Played) -> list[tuple[str, int, str]]:
-    return [(t["step"], t["round"], t["branch"]) for t in played.turns]
-
-
-def named(played: Played, step: str) -> list[dict[str, Any]]:
-    return [t for t in played.turns if t["step"] == step]
-
-
-def say(name: str, text: Any = "task.question", **options: Any) -> LlmStep:
-    return LlmStep(name, "sayer", {"text": text}, **options)
-
-
-def note(name: str, compute: Callable[[State], Any] = lambda s: None, **options: Any) -> ControlStep:
-    return ControlStep(name, compute, **options)
-
-
-def workflow(steps: Sequence[Step], edges: Sequence[Edge] = ()) -> Workflow:
-    return Workflow("w", [SAYER] if any(isinstance(s, LlmStep) for s in steps) else [], steps, edges)
 
 
 # --- laws of order ------------------------------------------------------------------------------

@@ -4,59 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.small_plays import named, note, play, say, seeded, workflow
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, UsageError
-from workflows.graph import ControlStep, Edge, LlmStep, Step, Tool, Workflow
+from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import JsonKey, Parsed, Tag
-from workflows.play import Played, Player, PlayLimits
+from workflows.play import Player, PlayLimits
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
-from workflows.testing import Reply, ScriptedEngine, play_once, without_times
+from workflows.testing import ScriptedEngine, play_once, without_times
 from workflows.trajectory import TURNS, rows_to_table
-
-SAYER = Role("sayer", "{text}", Tag("a"))
-
-
-def visits(played: Played) -> list[tuple[str, int, str]]:
-    return [(t["step"], t["round"], t["branch"]) for t in played.turns]
-
-
-def named(played: Played, step: str) -> list[dict[str, Any]]:
-    return [t for t in played.turns if t["step"] == step]
-
-
-def say(name: str, text: Any = "task.question", **options: Any) -> LlmStep:
-    return LlmStep(name, "sayer", {"text": text}, **options)
-
-
-def note(name: str, compute: Callable[[State], Any] = lambda s: None, **options: Any) -> ControlStep:
-    return ControlStep(name, compute, **options)
-
-
-def workflow(
-    steps: Sequence[Step], edges: Sequence[Edge] = (), tools: Mapping[str, Tool] | None = None
-) -> Workflow:
-    return Workflow(
-        "w", [SAYER] if any(isinstance(s, LlmStep) for s in steps) else [], steps, edges, tools=tools
-    )
-
-
-def seeded(messages: Sequence[Message], sampling: Sampling) -> str:
-    """Well-formed four times in five, and different for each seed."""
-    luck = random.Random(sampling.seed)
-    return f"<a>{luck.randrange(100)}</a>" if luck.random() < 0.8 else "no tag"
-
-
-def play(w: Workflow, reply: Reply = seeded, **options: Any) -> Played:
-    return play_once(w, {"question": "?"}, reply, **options)
-
 
 MAP = ModelMap({"m": Model("m", "b", "scripted")}, {"sayer": "m"})
 
