@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
 
 import polars as pl
 
-from rewards.credit.returns import RETURNS, add_return
+from rewards.credit.returns import RETURNS, Returns, add_return
 from workflows.errors import UsageError, did_you_mean
 
 By = Literal["task", "task_round", "task_role", "task_role_step", "task_role_round", "context"]
@@ -21,6 +22,36 @@ BY_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """All of a task's plays in an iteration, those of one round of their loops, those of one role, those of one
 role at one step of the graph or in one round, or those of one role that saw exactly the same prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Options of the methods that compare the plays of one task.
+
+    Options:
+        by: which turns share a baseline, see `BY_OPTIONS`.
+        returns: "turn" or "to_go", see `rewards.credit.returns`.
+        gamma: the discount per turn of "to_go", in [0, 1].
+
+    Raises:
+        UsageError: an option has a value that it can't have.
+    """
+
+    method: ClassVar[str]  # the name in messages
+
+    by: By = "task_role"
+    returns: Returns = "turn"
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_options(self.method, self.by, self.returns, self.gamma)
+
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return BY_OPTIONS[self.by]
+
+    def check(self, group_size: int) -> None:
+        check_group_size(self.method, group_size)
 
 
 def check_options(method: str, by: str, returns: str, gamma: float) -> None:
@@ -60,7 +91,7 @@ def check_group_size(method: str, group_size: int) -> None:
         )
 
 
-def compare(turns: pl.DataFrame, by: str, returns: Literal["turn", "to_go"], gamma: float) -> pl.DataFrame:
+def compare(turns: pl.DataFrame, by: str, returns: Returns, gamma: float) -> pl.DataFrame:
     """Add `return`, and how each turn stands in its group; one row per turn, sorted by key.
 
     - `_above`: return minus the lowest return of the group. Working from there, equal returns give exact

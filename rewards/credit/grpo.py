@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
-from rewards.credit.grouping import (
-    BY_OPTIONS,
-    By,
-    check_group_size,
-    check_options,
-    compare,
-    unless_alone,
-    without_helpers,
-)
-from rewards.credit.returns import Returns
+from rewards.credit.grouping import Grouped, compare, unless_alone, without_helpers
 
 
 @dataclass(frozen=True, slots=True)
-class Grpo:
+class Grpo(Grouped):
     """Advantage = (return - baseline) / deviation of the turn's group.
 
     The baseline is that of `group_relative`. The deviation is the sample standard deviation around
     it, episodes weighing the same: of one turn per episode, the usual one. A group whose returns are
     all equal, or of a single episode, gets exact zeros.
-    Source: GRPO, arXiv:2402.03300. The options are those of `group_relative`.
-
-    Raises:
-        UsageError: an option has a value that it can't have.
+    Source: GRPO, arXiv:2402.03300. Options: see `grouping.Grouped`.
     """
 
-    by: By = "task_role"
-    returns: Returns = "turn"
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_options("grpo", self.by, self.returns, self.gamma)
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return BY_OPTIONS[self.by]
-
-    def check(self, group_size: int) -> None:
-        check_group_size("grpo", group_size)
+    method: ClassVar[str] = "grpo"
 
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame:
         """Add `return` and `advantage`; one row per turn, sorted by key."""

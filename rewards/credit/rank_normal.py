@@ -4,40 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import ClassVar
 
 import polars as pl
 
-from rewards.credit.grouping import BY_OPTIONS, By, check_group_size, check_options
-from rewards.credit.returns import Returns, add_return
+from rewards.credit.grouping import Grouped
+from rewards.credit.returns import add_return
 
 
 @dataclass(frozen=True, slots=True)
-class RankNormal:
+class RankNormal(Grouped):
     """Advantage = the normal score of the return's rank among the turns of its group.
 
     Ranks (ties share their mean rank) go through the inverse normal distribution, so that an outlier
     counts as much as any best return, and rewards of any scale compare. A group whose returns are all
     equal, or of one turn, gets exact zeros.
     Source: Blom 1958, (rank - 3/8) / (n + 1/4); ranks as fitness, arXiv:1703.03864.
-    The options are those of `group_relative`.
-
-    Raises:
-        UsageError: an option has a value that it can't have.
+    Options: see `grouping.Grouped`.
     """
 
-    by: By = "task_role"
-    returns: Returns = "turn"
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_options("rank_normal", self.by, self.returns, self.gamma)
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return BY_OPTIONS[self.by]
-
-    def check(self, group_size: int) -> None:
-        check_group_size("rank_normal", group_size)
+    method: ClassVar[str] = "rank_normal"
 
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame:
         """Add `return` and `advantage`; one row per turn, sorted by key."""
