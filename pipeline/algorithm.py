@@ -79,7 +79,7 @@ def leave_out_silent(settings: Settings) -> LeaveOutSilent | None:
         if credit.silent_by is not None:
             raise UsageError('credit.silent_by needs credit.silent = "exclude"')
         return None
-    names = [s.name or s.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1] for s in settings.rewards]
+    names = [section.label for section in settings.rewards]
     if credit.silent_by is not None and credit.silent_by not in names:
         raise UsageError(
             f"credit.silent_by names the reward {credit.silent_by!r}{did_you_mean(credit.silent_by, names)}; "

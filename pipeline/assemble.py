@@ -374,8 +374,7 @@ def weighted_rewards(
     """Rewards with their weights; the workflow and the roles give the obvious options."""
     items = []
     for section in sections:
-        name = section.name or section.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
-        options = dict(section.options)
+        name, options = section.label, dict(section.options)
         if section.use == "format":
             options.setdefault("weights", {r: s.format_weight for r, s in settings.roles.items()})
         if workflow.answer_step and reward_takes(section.use, "answer_step"):

@@ -33,8 +33,6 @@ class EvaluationPlan:
     """All that evaluations of a run need, checked."""
 
     split: str
-    tasks: int
-    samples: int
     metrics: WeightedRewards
     best: str  # the metric that chooses the best checkpoint
     solved_at: float
@@ -123,8 +121,6 @@ def evaluation_plan(
     )
     return EvaluationPlan(
         split=section.split,
-        tasks=count,
-        samples=section.samples,
         metrics=metrics,
         best=section.best or metrics.names[0],
         solved_at=section.solved_at,
@@ -153,12 +149,6 @@ def place_of(run: Run, split: str, index: int) -> IterationStore:
     return IterationStore(Folder(f"{run.folder.url}/evaluations/{slug(split)}/{index:05d}"), index)
 
 
-def stored_indices(run: Run, split: str) -> list[int]:
-    """Evaluations of this split that have begun, ascending."""
-    names = run.folder.child(f"evaluations/{slug(split)}").names()
-    return sorted(int(name) for name in names if name.isdigit())
-
-
 def evaluated(plan: EvaluationPlan, run: Run, done: Finished) -> Evaluated:
     """The result of an evaluation whose stages are finished."""
     scores = summarise(done.tables["evaluation"].read(), plan.metrics.names, plan.solved_at)
@@ -167,11 +157,6 @@ def evaluated(plan: EvaluationPlan, run: Run, done: Finished) -> Evaluated:
     done.metrics = iteration_metrics(shown, done.accounts, seconds)
     folder = place_of(run, plan.split, done.index).folder.url
     return Evaluated(plan.split, done.index, tuple(scores), done, folder)
-
-
-def name_of(section: RewardSection) -> str:
-    """The name of a configured reward, as in `reward_parts`."""
-    return section.name or section.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
 
 
 def _fingerprints(settings: Settings, tasks: LoadedTasks) -> dict[str, dict[str, Any]]:

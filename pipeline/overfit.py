@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.evaluation import metric_sections, name_of
+from pipeline.evaluation import metric_sections
 from pipeline.execution import Finished
 from pipeline.metrics import slug
 from pipeline.settings import Settings
@@ -37,7 +37,7 @@ class Solved:
 
     @property
     def reward(self) -> str:
-        return name_of(metric_sections(self.settings)[0])
+        return metric_sections(self.settings)[0].label
 
     @property
     def goal(self) -> float:

@@ -142,6 +142,11 @@ class RewardSection(Section):
     steps: tuple[str, ...] | None = None  # and at which steps of the workflow; None: all
     options: dict[str, Any] = {}
 
+    @property
+    def label(self) -> str:
+        """The name of its part in `reward_parts`."""
+        return self.name or self.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
+
 
 class EvaluateSection(Section):
     """How a team is evaluated: its own tasks, sampling and tables, apart from training."""

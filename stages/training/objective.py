@@ -107,11 +107,6 @@ class LossSpec:
         """Whether the loss has an entropy bonus, and so needs token entropies with a graph."""
         return any(self.of(role).entropy_coefficient for role in (None, *self.roles))
 
-    @property
-    def uses_old_logprobs(self) -> bool:
-        """Whether the loss compares with the policy from before the update."""
-        return self.name not in ("policy_gradient", "supervised")
-
 
 @dataclass(frozen=True, slots=True)
 class CriticSpec:

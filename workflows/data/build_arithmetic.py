@@ -90,9 +90,13 @@ def _task(kind: Kind, split: str, numbers: dict[str, int], draw: int) -> dict[st
     }
 
 
+def files() -> dict[Path, bytes]:
+    """What the file holds, without writing it."""
+    return {Path(shipped_file("arithmetic", "tasks")): jsonl(build())}
+
+
 def main(arguments: list[str]) -> int:
-    built = {Path(shipped_file("arithmetic", "tasks")): jsonl(build())}
-    return write_or_check(built, arguments, "python -m workflows.data.build_arithmetic")
+    return write_or_check(files, arguments, "python -m workflows.data.build_arithmetic")
 
 
 if __name__ == "__main__":

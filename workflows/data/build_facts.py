@@ -37,6 +37,7 @@ from workflows.data.facts_source import (
     require_packages,
 )
 from workflows.data.facts_wording import Page, say
+from workflows.data.shipping import write_or_check
 from workflows.errors import UsageError
 from workflows.trajectory import seed_for, to_json
 
@@ -252,24 +253,11 @@ def _task(split: str, candidate: Candidate) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write("usage: python -m workflows.data.build_facts [--check]\n")
-        return 2
     try:
-        built = files()
+        return write_or_check(files, arguments, "python -m workflows.data.build_facts")
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    if not arguments:
-        for path, content in built.items():
-            path.write_bytes(content)
-        return 0
-    stale = [
-        path.name for path, content in built.items() if not path.exists() or path.read_bytes() != content
-    ]
-    if stale:
-        sys.stderr.write(f"{', '.join(stale)}: not what the script builds; run it without --check\n")
-    return 1 if stale else 0
 
 
 if __name__ == "__main__":

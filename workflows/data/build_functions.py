@@ -124,9 +124,13 @@ def _distinct(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return fresh + [case for case in by_args.values() if case not in fresh]
 
 
+def files() -> dict[Path, bytes]:
+    """What the file holds, without writing it."""
+    return {Path(shipped_file("functions", "tasks")): jsonl(build())}
+
+
 def main(arguments: list[str]) -> int:
-    built = {Path(shipped_file("functions", "tasks")): jsonl(build())}
-    return write_or_check(built, arguments, "python -m workflows.data.build_functions")
+    return write_or_check(files, arguments, "python -m workflows.data.build_functions")
 
 
 if __name__ == "__main__":

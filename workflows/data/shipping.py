@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-def write_or_check(built: Mapping[Path, bytes], arguments: Sequence[str], command: str) -> int:
-    """Write the files, or with `--check` compare them. Returns the exit code: 1 where they differ."""
+def write_or_check(build: Callable[[], Mapping[Path, bytes]], arguments: Sequence[str], command: str) -> int:
+    """Write what `build` makes, or with `--check` compare it. Returns the exit code: 1 where it differs."""
     if list(arguments) not in ([], ["--check"]):
         sys.stderr.write(f"usage: {command} [--check]\n")
         return 2
+    built = build()
     if not arguments:
         for path, content in built.items():
             path.write_bytes(content)
