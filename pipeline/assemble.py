@@ -1,21 +1,20 @@
-"""From settings to a plan: the model map, the stages in order, and what each is fingerprinted by.
+"""From settings to a plan: the model map, engines and trainers, the stages in order.
 
 Everything that can be wrong is found here, before Ray starts.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.algorithm import Algorithm, algorithms, frozen_roles, leave_out_silent
 from pipeline.evaluation import EvaluationPlan, evaluation_plan, metric_sections
+from pipeline.fingerprints import fingerprints_of, identity_of
 from pipeline.mlflow_store import tracking_uri
-from pipeline.settings import DataPath, ModelSection, RewardSection, Settings
+from pipeline.settings import DataPath, RewardSection, Settings
 from pipeline.sharing import fill_sharing, model_map
 from pipeline.training_settings import OPTIMIZER_KEYS
 from rewards.base import Credit
@@ -28,7 +27,6 @@ from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_chec
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
 from stages.engines.openai import tokenizer_folder
-from stages.engines.openai_endpoint import PACE
 from stages.engines.server import REMOTE, check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
@@ -103,8 +101,8 @@ def assemble(settings: Settings) -> Plan:
         algorithms=learn,
         player_spec=player_spec,
         stages=tuple(stages),
-        fingerprints=_fingerprints(settings, stages, learn),
-        identity=_identity(settings, tasks),
+        fingerprints=fingerprints_of(settings, stages, learn),
+        identity=identity_of(settings, tasks),
     )
 
 
@@ -403,110 +401,3 @@ def _named(what: str, names: Sequence[str] | None, known: Collection[str]) -> fr
                 f"it has: {', '.join(known)}"
             )
     return frozenset(names)
-
-
-def _fingerprints(
-    settings: Settings, stages: list[Stage], learn: Mapping[str, Algorithm]
-) -> dict[str, dict[str, Any]]:
-    """What each stage's result depends on beside its inputs. Throughput settings are left out."""
-    dump = settings.model_dump(mode="json")
-    rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
-    models = {
-        m: _without_pace({k: v for k, v in s.items() if k not in {"trainer", "ppo"}})
-        for m, s in dump["models"].items()
-    }
-    fingerprints: dict[str, dict[str, Any]] = {
-        "sample": {
-            "data": dump["data"],
-            "seed": settings.run.seed,
-            "shard": settings.rollout.tasks_per_shard,
-        },
-        "rollout": {
-            "workflow": dump["workflow"],
-            "workflow_source": source_hash(settings.workflow.use),
-            "roles": {
-                r: {k: v for k, v in s.items() if k != "format_weight"} for r, s in dump["roles"].items()
-            },
-            "models": models,
-            "rollout": rollout,
-            "seed": settings.run.seed,
-        },
-        "reward": {
-            "rewards": dump["rewards"],
-            "sources": {s.use: source_hash(s.use) for s in settings.rewards},
-            "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
-            "truncated": settings.credit.truncated,
-        },
-        "credit": {
-            "credit": {**dump["credit"], "use": settings.credit_method},
-            "source": source_hash(settings.credit_method),
-        },
-        "partition": {
-            "models": {m: asdict(_partition_spec(settings, m)) for m in learn},
-            "frozen_roles": sorted(frozen_roles(settings)),
-        },
-        "advantage": {m: asdict(algorithm.tokens) for m, algorithm in learn.items()},
-    }
-    for stage in stages:
-        kind, _, model_id = stage.name.partition("/")
-        if kind not in ("score", "update"):
-            continue
-        algorithm = learn[model_id]
-        fingerprints[stage.name] = {
-            "trainer": settings.models[model_id].trainer.model_dump(mode="json"),
-            "weights": _weights_of(settings.models[model_id]),
-            "needs": sorted(algorithm.needs),
-            "critic": asdict(algorithm.critic) if algorithm.critic else None,
-            "reference": asdict(algorithm.reference) if algorithm.reference else None,
-        }
-        if kind == "update":
-            fingerprints[stage.name] |= {
-                "ppo": settings.ppo_of(model_id).model_dump(mode="json"),
-                "loss": asdict(algorithm.loss),
-                "loss_source": source_hash(algorithm.loss.name),
-            }
-    return fingerprints
-
-
-def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
-    """A model's settings without how fast an API is asked, and with which key."""
-    if section["engine"] != REMOTE:
-        return section
-    options = {k: v for k, v in section["engine_options"].items() if k not in PACE}
-    return {**section, "engine_options": options}
-
-
-def _identity(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
-    """What a run is: another workflow, model, model map, data or seed is another run."""
-    return {
-        "workflow": settings.workflow.model_dump(mode="json"),
-        "models": {m: _weights_of(s) for m, s in settings.models.items()},
-        "roles": {r: s.model for r, s in settings.roles.items()},
-        "data": {"path": settings.data.path, "split": settings.data.split, "rows": tasks.fingerprint},
-        "tasks_per_iteration": settings.data.tasks_per_iteration,
-        "seed": settings.run.seed,
-    }
-
-
-def _weights_of(section: ModelSection) -> str | dict[str, Any]:
-    if section.engine == REMOTE:
-        return f"{REMOTE}:{section.engine_options.get('model')}"
-    if section.adapter is not None:
-        return {"checkpoint": section.checkpoint, "adapter": section.adapter.model_dump(mode="json")}
-    return section.checkpoint
-
-
-def source_hash(use: str) -> str | None:
-    """Hash of a plug-in's source file, or None for a built-in (the package version covers it)."""
-    if ":" not in use:
-        return None
-    from workflows.loading import load_object
-
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(load_object(use)))
-    except TypeError:
-        return None
-    if file is None:
-        return None
-    with open(file, "rb") as source:
-        return hashlib.blake2b(source.read(), digest_size=16).hexdigest()

@@ -1,0 +1,128 @@
+"""What a run is, and what each stage's result depends on beside its inputs.
+
+A finished stage is never run again: these are what is compared before it is loaded instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.algorithm import Algorithm
+from pipeline.settings import ModelSection, Settings
+from stages.base import Stage
+from stages.engines.openai_endpoint import PACE
+from stages.engines.server import REMOTE
+from stages.partition import PartitionStage
+from workflows.data.tasks import LoadedTasks
+
+
+def fingerprints_of(
+    settings: Settings, stages: Sequence[Stage], learn: Mapping[str, Algorithm]
+) -> dict[str, dict[str, Any]]:
+    """What each stage's result depends on beside its inputs. Throughput settings are left out."""
+    partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
+    dump = settings.model_dump(mode="json")
+    rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
+    models = {
+        m: _without_pace({k: v for k, v in s.items() if k not in {"trainer", "ppo"}})
+        for m, s in dump["models"].items()
+    }
+    fingerprints: dict[str, dict[str, Any]] = {
+        "sample": {
+            "data": dump["data"],
+            "seed": settings.run.seed,
+            "shard": settings.rollout.tasks_per_shard,
+        },
+        "rollout": {
+            "workflow": dump["workflow"],
+            "workflow_source": source_hash(settings.workflow.use),
+            "roles": {
+                r: {k: v for k, v in s.items() if k != "format_weight"} for r, s in dump["roles"].items()
+            },
+            "models": models,
+            "rollout": rollout,
+            "seed": settings.run.seed,
+        },
+        "reward": {
+            "rewards": dump["rewards"],
+            "sources": {s.use: source_hash(s.use) for s in settings.rewards},
+            "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
+            "truncated": settings.credit.truncated,
+        },
+        "credit": {
+            "credit": {**dump["credit"], "use": settings.credit_method},
+            "source": source_hash(settings.credit_method),
+        },
+        "partition": {
+            "models": {spec.model_id: asdict(spec) for spec in partition.models},
+            "frozen_roles": sorted(partition.frozen_roles),
+        },
+        "advantage": {m: asdict(algorithm.tokens) for m, algorithm in learn.items()},
+    }
+    for stage in stages:
+        kind, _, model_id = stage.name.partition("/")
+        if kind not in ("score", "update"):
+            continue
+        algorithm = learn[model_id]
+        fingerprints[stage.name] = {
+            "trainer": settings.models[model_id].trainer.model_dump(mode="json"),
+            "weights": _weights_of(settings.models[model_id]),
+            "needs": sorted(algorithm.needs),
+            "critic": asdict(algorithm.critic) if algorithm.critic else None,
+            "reference": asdict(algorithm.reference) if algorithm.reference else None,
+        }
+        if kind == "update":
+            fingerprints[stage.name] |= {
+                "ppo": settings.ppo_of(model_id).model_dump(mode="json"),
+                "loss": asdict(algorithm.loss),
+                "loss_source": source_hash(algorithm.loss.name),
+            }
+    return fingerprints
+
+
+def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
+    """A model's settings without how fast an API is asked, and with which key."""
+    if section["engine"] != REMOTE:
+        return section
+    options = {k: v for k, v in section["engine_options"].items() if k not in PACE}
+    return {**section, "engine_options": options}
+
+
+def identity_of(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
+    """What a run is: another workflow, model, model map, data or seed is another run."""
+    return {
+        "workflow": settings.workflow.model_dump(mode="json"),
+        "models": {m: _weights_of(s) for m, s in settings.models.items()},
+        "roles": {r: s.model for r, s in settings.roles.items()},
+        "data": {"path": settings.data.path, "split": settings.data.split, "rows": tasks.fingerprint},
+        "tasks_per_iteration": settings.data.tasks_per_iteration,
+        "seed": settings.run.seed,
+    }
+
+
+def _weights_of(section: ModelSection) -> str | dict[str, Any]:
+    if section.engine == REMOTE:
+        return f"{REMOTE}:{section.engine_options.get('model')}"
+    if section.adapter is not None:
+        return {"checkpoint": section.checkpoint, "adapter": section.adapter.model_dump(mode="json")}
+    return section.checkpoint
+
+
+def source_hash(use: str) -> str | None:
+    """Hash of a plug-in's source file, or None for a built-in (the package version covers it)."""
+    if ":" not in use:
+        return None
+    from workflows.loading import load_object
+
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(load_object(use)))
+    except TypeError:
+        return None
+    if file is None:
+        return None
+    with open(file, "rb") as source:
+        return hashlib.blake2b(source.read(), digest_size=16).hexdigest()
