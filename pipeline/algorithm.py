@@ -17,6 +17,7 @@ from stages.advantages.gae import Gae
 from stages.advantages.importance import Importance
 from stages.advantages.spec import Need, RewardKl, TokenSpec
 from stages.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.engines.server import DEMONSTRATIONS
 from stages.training.objective import CriticSpec, LossSpec, ReferenceSpec, RoleLoss, ScheduleSpec
 from workflows.errors import UsageError, did_you_mean
 
@@ -105,6 +106,11 @@ def _algorithm(
         raise UsageError(
             f"model {model_id!r}: the supervised loss imitates turns by weights that are never negative, "
             f'and credit {settings.credit_method!r} gives others; use [credit] use = "rejection"'
+        )
+    if settings.models[model_id].engine == DEMONSTRATIONS and not tokens.imitate:
+        raise UsageError(
+            f"model {model_id!r} speaks from demonstrations, which it did not sample, and its loss is "
+            f'{ppo.loss!r}; imitate them: [ppo] loss = "supervised" with [credit] use = "rejection"'
         )
     critic = _critic(settings, model_id)
     needs = set(tokens.needs)

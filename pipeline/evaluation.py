@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pipeline import store
 from pipeline.execution import Finished
+from pipeline.fingerprints import rewards_fingerprint, team_fingerprint
 from pipeline.metrics import iteration_metrics, slug
 from pipeline.settings import RewardSection, Settings
 from pipeline.store import Folder, IterationStore, Run
@@ -125,7 +125,7 @@ def evaluation_plan(
         best=section.best or metrics.names[0],
         solved_at=section.solved_at,
         stages=stages,
-        fingerprints=_fingerprints(settings, tasks),
+        fingerprints=_fingerprints(settings, tasks, players),
         # other seeds than training's, so that a task that is in both is not sampled alike
         player_spec=replace(players, roles=roles, run_seed=seed_for(settings.run.seed, "evaluate")),
     )
@@ -159,9 +159,8 @@ def evaluated(plan: EvaluationPlan, run: Run, done: Finished) -> Evaluated:
     return Evaluated(plan.split, done.index, tuple(scores), done, folder)
 
 
-def _fingerprints(settings: Settings, tasks: LoadedTasks) -> dict[str, dict[str, Any]]:
+def _fingerprints(settings: Settings, tasks: LoadedTasks, players: PlayerSpec) -> dict[str, dict[str, Any]]:
     section = settings.evaluate
-    dump = store.plain(settings.model_dump(mode="json"))
     return {
         "sample": {
             "source": tasks.source,
@@ -172,13 +171,10 @@ def _fingerprints(settings: Settings, tasks: LoadedTasks) -> dict[str, dict[str,
             "shard": settings.rollout.tasks_per_shard,
         },
         "rollout": {
-            "workflow": dump["workflow"],
+            **team_fingerprint(settings),
             "samples": section.samples,
             "temperature": section.temperature,
-            "roles": {
-                r: {k: v for k, v in s.items() if k not in {"format_weight", "ppo"}}
-                for r, s in dump["roles"].items()
-            },
+            "limits": asdict(players.limits),
         },
-        "evaluate": {"rewards": [store.plain(s.model_dump(mode="json")) for s in metric_sections(settings)]},
+        "evaluate": rewards_fingerprint(metric_sections(settings)),
     }

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import fsspec
+
 from pipeline.algorithm import Algorithm
-from pipeline.settings import ModelSection, Settings
+from pipeline.settings import ModelSection, RewardSection, Settings
 from stages.base import Stage
 from stages.engines.openai_endpoint import PACE
-from stages.engines.server import REMOTE
+from stages.engines.server import DEMONSTRATIONS, REMOTE
 from stages.partition import PartitionStage
 from workflows.data.tasks import LoadedTasks
+
+_OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}
+_OF_TRAINERS = {"trainer", "ppo", "critic", "reference"}
 
 
 def fingerprints_of(
@@ -27,29 +32,15 @@ def fingerprints_of(
     partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
     dump = settings.model_dump(mode="json")
     rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
-    models = {
-        m: _without_pace({k: v for k, v in s.items() if k not in {"trainer", "ppo"}})
-        for m, s in dump["models"].items()
-    }
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
             "data": dump["data"],
             "seed": settings.run.seed,
             "shard": settings.rollout.tasks_per_shard,
         },
-        "rollout": {
-            "workflow": dump["workflow"],
-            "workflow_source": source_hash(settings.workflow.use),
-            "roles": {
-                r: {k: v for k, v in s.items() if k != "format_weight"} for r, s in dump["roles"].items()
-            },
-            "models": models,
-            "rollout": rollout,
-            "seed": settings.run.seed,
-        },
+        "rollout": {**team_fingerprint(settings), "rollout": rollout, "seed": settings.run.seed},
         "reward": {
-            "rewards": dump["rewards"],
-            "sources": {s.use: source_hash(s.use) for s in settings.rewards},
+            **rewards_fingerprint(settings.rewards),
             "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
             "truncated": settings.credit.truncated,
         },
@@ -84,12 +75,49 @@ def fingerprints_of(
     return fingerprints
 
 
+def team_fingerprint(settings: Settings) -> dict[str, Any]:
+    """What the plays of a team depend on, beside their tasks, seeds and limits: how a team is trained and
+    how fast it is asked is left out."""
+    dump = settings.model_dump(mode="json")
+    return {
+        "workflow": dump["workflow"],
+        "workflow_source": source_hash(settings.workflow.use),
+        "roles": {r: _without(s, _OF_TRAINED_ROLES) for r, s in dump["roles"].items()},
+        "models": {m: _without_pace(_without(s, _OF_TRAINERS)) for m, s in dump["models"].items()},
+        **_said_by_others(settings),
+    }
+
+
+def rewards_fingerprint(sections: Sequence[RewardSection]) -> dict[str, Any]:
+    """What the numbers of these rewards depend on beside the plays."""
+    return {
+        "rewards": [section.model_dump(mode="json") for section in sections],
+        "sources": {section.use: source_hash(section.use) for section in sections},
+    }
+
+
+def _said_by_others(settings: Settings) -> dict[str, Any]:
+    """By model, a hash of what its engine says instead of weights: a script or a file; {} where none does."""
+    found: dict[str, Any] = {}
+    for model_id, section in settings.models.items():
+        options = section.engine_options
+        if section.engine == "scripted" and "reply" in options:
+            found[model_id] = source_hash(options["reply"])
+        elif section.engine == DEMONSTRATIONS:
+            with fsspec.open(options["file"], "rb") as file:
+                found[model_id] = _hashed(file.read())
+    return {"said_by_others": found} if found else {}
+
+
+def _without(section: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {k: v for k, v in section.items() if k not in keys}
+
+
 def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
     """A model's settings without how fast an API is asked, and with which key."""
     if section["engine"] != REMOTE:
         return section
-    options = {k: v for k, v in section["engine_options"].items() if k not in PACE}
-    return {**section, "engine_options": options}
+    return {**section, "engine_options": _without(section["engine_options"], PACE)}
 
 
 def identity_of(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
@@ -125,4 +153,8 @@ def source_hash(use: str) -> str | None:
     if file is None:
         return None
     with open(file, "rb") as source:
-        return hashlib.blake2b(source.read(), digest_size=16).hexdigest()
+        return _hashed(source.read())
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

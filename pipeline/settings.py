@@ -98,7 +98,8 @@ class ModelSection(Section):
     adapter: AdapterSection | None = None  # None: all weights are trained
     checkpoint: str = "smollm2-135m-instruct"  # a shipped name, a folder, a URL or a hub id
     train: bool = True
-    engine: str = "auto"  # vllm, torch, scripted, openai (an API, never trained), auto, package.module:Class
+    # vllm, torch, auto; openai (an API, never trained); scripted, demonstrations; package.module:Class
+    engine: str = "auto"
     engine_options: dict[str, Any] = {}
     template_options: dict[str, Any] = {}  # variables of the chat template: {enable_thinking = false}
     max_model_len: Positive = 1024

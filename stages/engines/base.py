@@ -27,7 +27,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start one engine. `kind` is vllm, torch, scripted, or an import path `package.module:Class`.
+    """How to start one engine. `kind` is vllm, torch, scripted, demonstrations, or an import path
+    `package.module:Class`.
 
     With `adapters` the weights in `checkpoint` stay as they are: each of these models is an adapter on them,
     and is the base itself (version 0) until its first `reload`.

@@ -72,6 +72,35 @@ class ChatRenderer:
         """Text of sampled ids without special tokens. For reading only: ids are never rebuilt from it."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a reply's text, without the end of its turn."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    @cached_property
+    def end_of_turn(self) -> int:
+        """The id that the template writes after an assistant's reply, with which models end theirs.
+
+        Raises:
+            UsageError: the template writes no special token there, so no engine would stop at one.
+        """
+        user: Message = {"role": "user", "content": "x"}
+        said = self._template.render(
+            {**self.options, "messages": [user, {"role": "assistant", "content": "y"}]}
+        )
+        tail = said[said.rindex("y") + 1 :]
+        ids = self._tokenizer.encode(tail.strip(), add_special_tokens=False).ids
+        special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        if not ids or ids[0] not in special:
+            raise UsageError(
+                f"the chat template of {self.folder} writes no special token after a reply, but {tail!r}, so "
+                "how a turn ends can't be demonstrated"
+            )
+        return int(ids[0])
+
     @cached_property
     def tokenizer_hash(self) -> str:
         """Of `tokenizer.json`, the template and its options: equal where equal chats become equal ids."""

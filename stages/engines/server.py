@@ -18,10 +18,12 @@ from workflows.engine import Completion, Sampling
 from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
 from workflows.loading import load_object
 
+DEMONSTRATIONS: Final = "demonstrations"  # what is said is read from a file
 _KINDS = {
     "vllm": "stages.engines.vllm:VllmServer",
     "torch": "stages.engines.torch:TorchServer",
     "scripted": "stages.engines.scripted:ScriptedServer",
+    DEMONSTRATIONS: "stages.engines.demonstrations:DemonstrationServer",
 }
 REMOTE: Final = "openai"  # an API: no engine is started for it, and no weights are here
 
@@ -66,7 +68,9 @@ def check_spec(spec: EngineSpec) -> None:
         endpoint_of(spec)
         return
     if kind not in ("vllm", "torch"):
-        server_class(kind)
+        check = getattr(server_class(kind), "check", None)
+        if check:
+            check(spec)
         return
     if kind == "torch" and spec.options:
         raise UsageError(

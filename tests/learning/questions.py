@@ -2,8 +2,8 @@
 
 Two phases, each a run of its own whose gain is told apart:
 
-- `warm`: a supervised warm start. The team plays, and imitates the turns of its plays that earned it
-  (credit "rejection", loss "supervised"). No demonstration is from anyone else.
+- `warm`: a supervised warm start from a few demonstrations of the training split (`teacher.py`), as short
+  as gives plays of which some are right and some are wrong.
 - `learn`: reinforcement learning from there, with the settings of docs/examples/qa_learn.toml.
 
 The score is the token F1 of greedy answers to 150 questions of the dev split, failures as 0; gains are
@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.assemble import Plan, assemble, assemble_evaluation
-from pipeline.evaluation import EvaluationPlan, place_of
 from pipeline.execution import Finished
 from pipeline.export import export_model
-from pipeline.runner import Runner
 from pipeline.runs import find_run
 from pipeline.session import session
 from pipeline.settings import Settings, load_settings
 from stages.base import Quiet
 from stages.evaluate import Estimate, estimate_mean
+from tests.learning.teacher import write_demonstrations
 from tests.learning.train import EXAMPLES, played_before
 
 METRIC: Final = "token_f1"
@@ -39,16 +38,14 @@ REGIMES: Final = {
     # three engines and three trainers in 24 GB
     "separate": ['sharing.regime="separate"', "models.team.kv_cache_gib=0.25"],
 }
-PHASES: Final = {"warm": 6, "learn": 20}
+PHASES: Final = {"warm": 4, "learn": 20}
 """Iterations of each."""
+WARM_TASKS: Final = 24
 WARM: Final = [
-    # F1 of at least a half in its own format; whole groups of eager winners would be most of the batch
-    'credit={use="rejection", options={at_least=0.5, by="task_role"}}',
-    "rewards.1.weight=1.0",
-    'ppo.loss="supervised"',
-    "ppo.mini_batches=2",
-    "data.tasks_per_iteration=24",
-    "rollout.group_size=4",
+    f"data.tasks_per_iteration={WARM_TASKS}",
+    "rollout.group_size=1",  # a second play of a demonstration is the same
+    'credit={use="rejection", options={at_least=0.5}}',  # F1 of at least a half, in its own format
+    'ppo={loss="supervised", learning_rate=1e-4, mini_batches=4, micro_batch_tokens=1536, weight_decay=0.0}',
 ]
 Scores = dict[str, float]  # by task
 
@@ -62,7 +59,7 @@ class Gain:
     before: Scores
     warmed: Scores
     after: Scores
-    curves: Mapping[str, Sequence[float]]  # by phase: mean F1 of the plays of every iteration
+    curve: Sequence[float]  # of learning: mean F1 of the plays of every iteration
     seconds: float
     settings: Mapping[str, Any]
 
@@ -121,18 +118,25 @@ def prove(
         *("evaluate.every=0", *overrides),
     ]
     example = EXAMPLES / "qa_learn.toml"
-    warm = assemble(load_settings(example, [*WARM, *own, "run.name=warm"]))
-    before, warmed, first = _train(warm, phases["warm"])
+    before = _evaluated(assemble(load_settings(example, [*own, "run.name=before"])))
+    shown = _demonstrated(
+        load_settings(example, [*WARM, *own]), f"{folder}/demonstrations.jsonl", phases["warm"]
+    )
+    speak = ['models.team.engine="demonstrations"', f'models.team.engine_options={{file="{shown}"}}']
+    warm = assemble(load_settings(example, [*WARM, *own, *speak, "run.name=warm"]))
+    _train(warm, phases["warm"])
     start = _exported(warm, f"{folder}/start")
     learn = assemble(_from(load_settings(example, [*own, "run.name=learn"]), start))
-    _, after, second = _train(learn, phases["learn"], before=False)
+    warmed = _evaluated(learn)
+    curve = _train(learn, phases["learn"])
+    after = _evaluated(learn)
     return Gain(
         regime,
         seed,
         before,
         warmed,
         after,
-        {"warm": first, "learn": second},
+        curve,
         time.monotonic() - started,
         {"warm": warm.settings.model_dump(mode="json"), "learn": learn.settings.model_dump(mode="json")},
     )
@@ -152,21 +156,30 @@ def told(gain: Estimate) -> str:
     return f"{gain.mean:+.3f} {gain.interval}"
 
 
-def _train(plan: Plan, iterations: int, *, before: bool = True) -> tuple[Scores, Scores, list[float]]:
-    """Dev scores before (if asked for) and after the training, and the F1 of its plays."""
-    evaluation = assemble_evaluation(plan)
+def _demonstrated(settings: Settings, path: str, iterations: int) -> str:
+    """The file of demonstrations of all tasks that the warm start will have."""
+    if not Path(path).exists():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        workflow = {"use": settings.workflow.use, "options": settings.workflow.options}
+        starts = range(0, iterations * WARM_TASKS, WARM_TASKS)
+        count = write_demonstrations(Path(path), workflow, settings.run.seed, starts, WARM_TASKS)
+        print(f"    {count} demonstrated turns of {iterations * WARM_TASKS} questions", flush=True)
+    return path
+
+
+def _train(plan: Plan, iterations: int) -> list[float]:
+    """Train until the run has so many iterations; the F1 of the plays of each."""
     curve: list[float] = []
+
+    def on_done(finished: Finished) -> bool:
+        curve.append(finished.metrics[F1_OF_PLAYS])
+        print(f"    {_line(finished)}", flush=True)
+        return False
+
     with session(plan, Quiet(), signals=False) as runner:
-        first = _scores(runner, evaluation, 0) if before else {}
         curve += played_before(runner, F1_OF_PLAYS, iterations)
-
-        def on_done(finished: Finished) -> bool:
-            curve.append(finished.metrics[F1_OF_PLAYS])
-            print(f"    {_line(finished)}", flush=True)
-            return False
-
         runner.train(iterations, on_done=on_done)
-        return first, _scores(runner, evaluation, iterations), curve
+    return curve
 
 
 def _line(finished: Finished) -> str:
@@ -176,15 +189,21 @@ def _line(finished: Finished) -> str:
     return f"iteration {finished.index}: F1 of plays {f1:.3f}, {finished.seconds:.0f} s ({times})"
 
 
-def _scores(runner: Runner, plan: EvaluationPlan, index: int) -> Scores:
-    """Each dev task's F1 after `index` iterations: found now, or in an earlier call."""
-    place, stage = place_of(runner.run, plan.split, index), plan.stages[-1]
-    if place.manifest(stage) is None:
-        assert runner.next_index() == index, "the team has moved on since"
-        print(f"    {runner.evaluate(plan).scores[0].estimate.mean:.3f} dev F1 after {index}", flush=True)
-    manifest = place.manifest(stage)
-    assert manifest is not None
-    rows = place.refs(stage, manifest)["evaluation"].read().to_pylist()
+def _evaluated(plan: Plan) -> Scores:
+    """Each dev task's F1 as the team stands; what an earlier call found is loaded."""
+    evaluation = assemble_evaluation(plan)
+    with session(plan, Quiet(), signals=False) as runner:
+        done = runner.evaluate(evaluation).done
+        print(
+            f"    {plan.settings.run.name}: dev F1 after {done.index} iterations "
+            f"{mean(_scores(done)).mean:.3f}, {done.seconds:.0f} s",
+            flush=True,
+        )
+    return _scores(done)
+
+
+def _scores(done: Finished) -> Scores:
+    rows = done.tables["evaluation"].read().to_pylist()
     return {r["task_id"]: {v["name"]: v["value"] for v in r["values"]}.get(METRIC) or 0.0 for r in rows}
 
 

@@ -1,0 +1,178 @@
+"""An engine that says what was demonstrated: a warm start is a run whose team speaks from a file.
+
+The file has one chat a line, `{"messages": [...]}` as other trainers take it, whose last message is the
+assistant's. The workflow makes its prompts itself, so a prompt is answered by the demonstrations of exactly
+that chat; several take turns, chosen by the request's seed. A prompt that nobody demonstrated is a failure
+that is counted, never an empty answer. Everything after it is as ever: the rewards judge the plays,
+`rejection` credit keeps those that are good enough, the supervised loss imitates them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import fsspec
+
+from stages.engines.base import EngineSpec, Weights, check_request, logprobs_mode_of
+from stages.engines.rendering import ChatRenderer
+from workflows.engine import Completion, Message, Sampling
+from workflows.errors import RunFailed, UsageError
+
+_OPTIONS = ("file",)
+
+
+class DemonstrationServer:
+    """`EngineServer` over a file of demonstrations, in the ids of the checkpoint's own tokenizer.
+
+    The logprob of a demonstrated id is 0: whoever demonstrates is certain. So no policy gradient can be
+    taken from these turns, only imitation.
+
+    Raises:
+        UsageError: options, file or a line of it are not as they should be.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self.version = spec.policy_version
+        self.versions = dict.fromkeys(spec.adapters, 0)
+        self.chat = ChatRenderer(spec.checkpoint, spec.template_options)
+        self.end = self.chat.end_of_turn
+        self.answers: dict[tuple[int, ...], list[str]] = {}
+        for messages, answer in read_demonstrations(spec):
+            self.answers.setdefault(tuple(self.chat.render(messages)), []).append(answer)
+        self.counts = dict.fromkeys(
+            ("requests", "prompt_tokens", "cached_tokens", "response_tokens", "seconds_busy"), 0.0
+        )
+
+    @staticmethod
+    def check(spec: EngineSpec) -> None:
+        """Refuse what can't work before anything starts.
+
+        Raises:
+            UsageError: as the class.
+        """
+        read_demonstrations(spec)
+        assert ChatRenderer(spec.checkpoint, spec.template_options).end_of_turn >= 0
+
+    @staticmethod
+    def memory_estimate(spec: EngineSpec) -> float:
+        return 0.3  # GiB of a Ray worker with a tokenizer and the file
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "demonstrations",
+            "max_model_len": self.spec.max_model_len,
+            "logprobs_mode": "processed_logprobs",
+            "policy_version": self.version,
+            "device": "cpu",
+            "parameters": 0,
+        }
+
+    async def generate(
+        self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling
+    ) -> Completion:
+        """The demonstrated answer, cut at `max_tokens` as any other.
+
+        Raises:
+            RunFailed: nobody demonstrated this prompt; another attempt would not help.
+        """
+        started = time.monotonic()
+        check_request(
+            prompt_token_ids,
+            sampling,
+            max_model_len=self.spec.max_model_len,
+            vocab_size=self.chat.vocab_size,
+        )
+        found = self.answers.get(tuple(prompt_token_ids))
+        if not found:
+            asked = self.chat.decode(prompt_token_ids)[-160:]
+            raise RunFailed(
+                f"{self.spec.options['file']} demonstrates no answer to a prompt of {model_id!r} that ends "
+                f"in {asked!r}"
+            )
+        text = found[0] if len(found) == 1 else random.Random(sampling.seed).choice(found)
+        ends = [text.index(s) + len(s) for s in sampling.stop if s in text]
+        ids = self.chat.encode(text[: min(ends)] if ends else text)
+        if not ends:
+            ids.append(self.end)
+        cut = len(ids) > sampling.max_tokens
+        ids = ids[: sampling.max_tokens]
+        self.counts["requests"] += 1
+        self.counts["prompt_tokens"] += len(prompt_token_ids)
+        self.counts["response_tokens"] += len(ids)
+        self.counts["seconds_busy"] += time.monotonic() - started
+        return Completion(
+            token_ids=ids,
+            logprobs=[0.0] * len(ids),
+            text="",  # the client decodes the ids
+            finish_reason="length" if cut else "stop",
+            policy_version=self.versions.get(model_id, self.version),
+            logprobs_mode=logprobs_mode_of(sampling),
+            num_cached_tokens=0,
+        )
+
+    async def reload(self, weights: Weights) -> None:
+        """New weights say the same."""
+        if weights.model_id in self.versions:
+            self.versions[weights.model_id] = weights.version
+        else:
+            self.version = weights.version
+
+    async def sleep(self) -> None:
+        pass
+
+    async def wake(self) -> None:
+        pass
+
+    async def stats(self) -> dict[str, float]:
+        return dict(self.counts)
+
+    async def close(self) -> None:
+        pass
+
+
+def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
+    """Every line's chat without its last message, and that message's text.
+
+    Raises:
+        UsageError: no such option or file, or the first line that is no demonstration, by its number.
+    """
+    path = spec.options.get("file")
+    if set(spec.options) != set(_OPTIONS) or not isinstance(path, str):
+        raise UsageError(
+            f'engine "demonstrations" of {spec.base_id!r} takes one option, got {dict(spec.options)}; set '
+            'engine_options = { file = "demonstrations.jsonl" }'
+        )
+    try:
+        with fsspec.open(path, "rb") as file:
+            text = file.read().decode("utf-8")
+    except (OSError, UnicodeDecodeError, ValueError, ImportError) as error:
+        raise UsageError(f"the demonstrations in {path} can't be read: {error}") from None
+    lines = enumerate(text.split("\n"), 1)
+    found = [_demonstration(line, f"{path}, line {n}") for n, line in lines if line.strip()]
+    if not found:
+        raise UsageError(f"{path} has no demonstrations; expected one chat a line: {_EXPECTED}")
+    return found
+
+
+_EXPECTED = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
+
+
+def _demonstration(line: str, where: str) -> tuple[list[Message], str]:
+    try:
+        messages = json.loads(line)["messages"]
+        *before, last = [{"role": m["role"], "content": m["content"]} for m in messages]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{where} is no chat: {line[:120]!r}; expected {_EXPECTED}") from None
+    if not all(isinstance(v, str) for m in (*before, last) for v in m.values()):
+        raise UsageError(f"{where} has a role or content that is no text; expected {_EXPECTED}")
+    if not before or last["role"] != "assistant" or not last["content"]:
+        raise UsageError(
+            f"{where} does not end in an answer: its last of {len(messages)} messages is of "
+            f"{last['role']!r}; expected {_EXPECTED}"
+        )
+    return before, last["content"]  # type: ignore[return-value]
