@@ -14,6 +14,7 @@ from stages.engines.base import EngineServer, EngineSpec, Weights
 from stages.engines.client import EngineClient, from_ray
 from stages.engines.openai import endpoint_of
 from stages.engines.rendering import ChatRenderer, Renderer
+from stages.openmp import openmp_environment
 from workflows.engine import Completion, Sampling
 from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
 from workflows.loading import load_object
@@ -144,9 +145,8 @@ class EngineActor:
     async def _start(self) -> None:
         spec = self.spec
         threads = spec.num_threads or len(os.sched_getaffinity(0))
-        # Before torch is imported here: Ray gives an actor without logical CPUs one thread.
+        openmp_environment(threads)  # before torch is imported here
         os.environ.update(
-            OMP_NUM_THREADS=str(threads),
             VLLM_NO_USAGE_STATS="1",
             VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
             TOKENIZERS_PARALLELISM="false",

@@ -11,6 +11,7 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from stages.openmp import openmp_environment
 from stages.tables import Part, TableRef, TableSink
 from stages.training.spec import TrainerSpec, UpdateReport
 
@@ -27,8 +28,7 @@ class TrainWorker:
 
     def __init__(self, spec: TrainerSpec, rank: int, bases: dict[str, Base] | None = None) -> None:
         threads = spec.num_threads or max(1, len(os.sched_getaffinity(0)) // spec.ranks)
-        # Ray sets OMP_NUM_THREADS to 1 for actors that hold no CPU
-        os.environ["OMP_NUM_THREADS"] = str(threads)
+        openmp_environment(threads)
         if not spec.num_gpus:
             os.environ["DS_ACCELERATOR"] = "cpu"
         self.spec = spec
