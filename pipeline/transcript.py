@@ -21,7 +21,7 @@ from workflows.trajectory import OK, TURN_KEYS
 
 MAX_CHARACTERS: Final = 600  # of one text, unless all of it is asked for
 _INDENT: Final = 4
-_JSON_COLUMNS: Final = frozenset(
+JSON_COLUMNS: Final = frozenset(
     {"inputs", "gold", "messages", "parsed", "sampling", "cut", "tool_request", "tool_result", "team_version"}
 )
 
@@ -173,7 +173,7 @@ def _values(row: Row) -> dict[str, Any]:
 
 def _decoded(column: str, value: Any) -> Any:
     """A JSON column as a value; text that is not JSON (of another writer) stays text."""
-    if column not in _JSON_COLUMNS or not isinstance(value, str):
+    if column not in JSON_COLUMNS or not isinstance(value, str):
         return value
     try:
         return json.loads(value)
