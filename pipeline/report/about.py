@@ -93,7 +93,7 @@ def _facts(settings: Mapping[str, Any], regime: str | None) -> list[tuple[str, s
     facts += [
         ("sharing", str(regime or "–")),
         ("rewards", ", ".join(_reward(r) for r in settings.get("rewards", ())) or "–"),
-        ("credit", json.dumps(part["credit"].get("use")).strip('"')),
+        ("credit", str(part["credit"].get("use", "the default"))),
         ("learning rate", number(part["ppo"].get("learning_rate"))),
         ("group size", number(part["rollout"].get("group_size"))),
         ("temperature", number(part["rollout"].get("temperature"))),

@@ -48,11 +48,9 @@ def _shares(counts: Sequence[int], limit: int) -> list[int]:
     shares = [min(1, count) for count in counts]
     left = limit - sum(shares)
     while left > 0 and (open_ := [i for i, count in enumerate(counts) if shares[i] < count]):
-        for i in open_[: max(1, left)]:
-            more = min(counts[i] - shares[i], max(1, left // len(open_)))
-            more = min(more, left)
-            shares[i] += more
-            left -= more
+        for i in open_[:left]:
+            shares[i] += 1
+        left -= min(left, len(open_))
     return shares
 
 

@@ -14,11 +14,12 @@ from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
 from pipeline.render import number, visible
-from pipeline.report.layout import HEIGHT, WIDTH, Point, lay_out
+from pipeline.report.layout import COLUMN_GAP, HEIGHT, WIDTH, Point, lay_out
 
 Row = Mapping[str, Any]
 PALETTE_SIZE: Final = 8  # colours of roles in the style sheet
-_NAME, _WHAT = 22, 29  # characters that fit a box
+_NAME, _WHAT, _LABEL = 22, 29, 32  # characters that fit
+_LETTER: Final = 5.6  # pixels of a letter of a label
 
 
 def graph_of(declared: Row | None, turns: Sequence[Row]) -> dict[str, Any]:
@@ -52,7 +53,10 @@ def graph_of(declared: Row | None, turns: Sequence[Row]) -> dict[str, Any]:
 def svg(graph: Row, roles: Sequence[str]) -> str:
     """The drawing. Names are text nodes, and its colours come from the page's style sheet."""
     steps, edges = graph["steps"], graph["edges"]
-    layout = lay_out([s["name"] for s in steps], [(e["source"], e["target"]) for e in edges])
+    # between two columns there is room for the longest label of a forward edge
+    longest = max((len(_short(e["label"], _LABEL)) for e in edges if not e["back"]), default=0)
+    gap = max(COLUMN_GAP, longest * _LETTER + 26)
+    layout = lay_out([s["name"] for s in steps], [(e["source"], e["target"]) for e in edges], gap)
     root = Xml.Element(
         "svg",
         {
@@ -121,7 +125,7 @@ def _add_edge(root: Xml.Element, edge: Row, path: str, middle: Point) -> None:
     if edge["label"]:
         x, y = middle
         label = Xml.SubElement(root, "text", {"class": "label", "x": f"{x:.0f}", "y": f"{y - 5:.0f}"})
-        label.text = visible(edge["label"])
+        label.text = _short(visible(edge["label"]), _LABEL)
 
 
 def _add_step(root: Xml.Element, step: Row, centre: Point, roles: Sequence[str]) -> None:
@@ -138,7 +142,7 @@ def _add_step(root: Xml.Element, step: Row, centre: Point, roles: Sequence[str])
         _add_box(box, x + 4, y + 4)
     _add_box(box, x, y)
     Xml.SubElement(
-        box, "rect", {"class": "bar", "x": f"{x}", "y": f"{y}", "width": "5", "height": f"{HEIGHT}"}
+        box, "rect", {"class": "stripe", "x": f"{x}", "y": f"{y}", "width": "5", "height": f"{HEIGHT}"}
     )
     for text, style, dx, dy in (
         (_short(name, _NAME), "name", 14, 21),

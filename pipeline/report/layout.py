@@ -15,7 +15,7 @@ from typing import Final
 
 WIDTH: Final = 172  # of a step's box, in pixels
 HEIGHT: Final = 50
-COLUMN_GAP: Final = 84
+COLUMN_GAP: Final = 70  # at least
 ROW_GAP: Final = 26
 BEND: Final = 34  # how far below everything the first edge that leads back runs
 _SWEEPS: Final = 4
@@ -38,7 +38,7 @@ class Layout:
     back: frozenset[int]
 
 
-def lay_out(steps: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
+def lay_out(steps: Sequence[str], edges: Sequence[tuple[str, str]], column_gap: float = COLUMN_GAP) -> Layout:
     """Lay out `steps`, given so that a step comes after those before it. An edge to an earlier step, or
     to itself, leads back."""
     rank = {step: i for i, step in enumerate(steps)}
@@ -50,7 +50,7 @@ def lay_out(steps: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
                 column[step] = max(column[step], column[source] + 1)
     chains = {i: _chain(i, edges[i], column) for i in forward}
     columns = _ordered(steps, column, chains.values())
-    at = _placed(columns)
+    at = _placed(columns, column_gap)
     low = max((y for _, y in at.values()), default=0) + HEIGHT / 2
     paths: list[list[Point]] = []
     bends = 0
@@ -102,7 +102,7 @@ def _rows_of(columns: Sequence[Sequence[_Place]]) -> dict[_Place, float]:
     return {p: i - (len(places) - 1) / 2 for places in columns for i, p in enumerate(places)}
 
 
-def _placed(columns: Sequence[Sequence[_Place]]) -> dict[_Place, Point]:
+def _placed(columns: Sequence[Sequence[_Place]], column_gap: float) -> dict[_Place, Point]:
     """The centre of every place; each column is centred."""
     sizes = [[HEIGHT if isinstance(p, str) else HEIGHT / 2 for p in places] for places in columns]
     tall = max((sum(s) + ROW_GAP * (len(s) - 1) for s in sizes if s), default=0)
@@ -110,7 +110,7 @@ def _placed(columns: Sequence[Sequence[_Place]]) -> dict[_Place, Point]:
     for k, (places, heights) in enumerate(zip(columns, sizes, strict=True)):
         y = (tall - sum(heights) - ROW_GAP * (len(heights) - 1)) / 2 + 4
         for place, height in zip(places, heights, strict=True):
-            at[place] = (4 + WIDTH / 2 + k * (WIDTH + COLUMN_GAP), y + height / 2)
+            at[place] = (4 + WIDTH / 2 + k * (WIDTH + column_gap), y + height / 2)
             y += height + ROW_GAP
     return at
 

@@ -6,6 +6,7 @@ what lies on this machine is looked at: nothing is built, fetched or run for a r
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,14 @@ def stream_pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str]:
     return [piece or "" for piece in pieces]
 
 
+def scripted_pieces(token_ids: Sequence[int]) -> list[str]:
+    """Pieces of the scripted engine's tokenizer, whose first ids are bytes; its marks have no text."""
+    model = ScriptedModel(lambda messages, sampling: "")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    parts = [bytes([i]) if i < 256 else model.decode([i]).encode() for i in token_ids]
+    return [decoder.decode(part, final=n == len(parts)) for n, part in enumerate(parts, 1)]
+
+
 def _a_row_of_each_model(places: Sequence[Place]) -> dict[str, dict[str, Any]]:
     """A turn with prompt ids of every model, from the first part of each place that has turns."""
     found: dict[str, dict[str, Any]] = {}
@@ -75,8 +84,7 @@ def _a_row_of_each_model(places: Sequence[Place]) -> dict[str, dict[str, Any]]:
 
 def _candidates(run: Run, settings: Mapping[str, Any], model: str) -> Iterator[tuple[_Tokenizer, Pieces]]:
     """Tokenizers that the model may have been read with: the scripted one, its own and its base's."""
-    scripted = ScriptedModel(lambda messages, sampling: "")
-    yield scripted, lambda ids: [scripted.decode([i]) for i in ids]
+    yield ScriptedModel(lambda messages, sampling: ""), scripted_pieces
     sections = settings.get("models", {})
     section = sections.get(model, {})
     base = sections.get(section.get("base") or model, section)

@@ -2,6 +2,7 @@
 
 let about, roles, texts, prompts, tasks, episodes, turns;
 let unpackedCharacters = 0;
+let pageCharacters = 0; // of the file; it is next to all ASCII
 
 async function unpack(id) {
   const packed = document.getElementById(id).textContent;
@@ -13,6 +14,7 @@ async function unpack(id) {
 }
 
 async function load() {
+  pageCharacters = document.documentElement.outerHTML.length;
   const data = await unpack('data');
   ({ about, roles, texts, prompts, tasks, episodes, turns } = data);
   for (const episode of episodes) episode.turns = [];

@@ -76,6 +76,9 @@ function valueBlock(value, depth = 0) {
   if (depth > 5) return textBlock(JSON.stringify(value, null, 1));
   const entries = Object.entries(value);
   if (!entries.length) return el('div', { class: 'text dim' }, Array.isArray(value) ? 'empty list' : 'empty');
+  if (Array.isArray(value) && value.every((v) => v === null || typeof v !== 'object') && JSON.stringify(value).length < 240) {
+    return el('div', { class: 'items' }, value.map((v) => el('span', { class: 'text' }, typeof v === 'string' ? v : JSON.stringify(v))));
+  }
   const rows = entries.map(([name, inner]) => [el('dt', {}, name), el('dd', {}, valueBlock(inner, depth + 1))]);
   return el('dl', { class: 'value' }, rows);
 }

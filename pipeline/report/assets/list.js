@@ -22,12 +22,12 @@ function listRow({ episode, turns: passing }, i) {
   const selected = episode === current;
   const share = valueShare(episode.value);
   const passes = passing.length < episode.turns.length ? `${passing.length} of ${many(episode.turns.length, 'turn')}` : many(episode.turns.length, 'turn');
-  const at = about.kind === 'run' ? `${episode.iteration} · ` : '';
+  const at = about.kind === 'run' ? `iteration ${episode.iteration} · ` : '';
   return el('div', { class: `row ${selected ? 'on' : ''}`, role: 'option', id: `row-${i}`, 'aria-selected': String(selected),
     'aria-setsize': shown.length, 'aria-posinset': i + 1, style: { top: `${i * ROW}px` }, on: { click: () => select(i, true) } },
   el('div', { class: 'line' }, el('b', {}, headline(episode)), el('span', { class: 'value-number' }, short(episode.value))),
   el('div', { class: 'line dim' }, el('span', { class: `dot ${episode.status === 'ok' ? 'good' : 'bad'}` }, episode.status === 'ok' ? '' : `${endOf(episode)} `),
-    el('span', {}, `${at}${tasks[episode.task].task_id} #${episode.sample} · ${passes}`),
+    el('span', {}, `${at}#${episode.sample} · ${passes}`),
     el('span', { class: 'meter' }, share === null ? null : el('i', { style: { width: `${100 * share}%` } }))));
 }
 
@@ -88,8 +88,7 @@ function bringIntoSight(i) {
 function goTo(episode) {
   let at = shown.findIndex((entry) => entry.episode === episode);
   if (at < 0) {
-    byId('filters').reset();
-    for (const name of Object.keys(filters)) filters[name] = byId(`filter-${name}`)?.value ?? filters[name];
+    clearFilters();
     applyFilters();
     at = shown.findIndex((entry) => entry.episode === episode);
   }

@@ -8,7 +8,7 @@ function showOverview() {
     ? 'Read off the turns: who read whose output, and how often. Numbers are turns in this report; choose a step to see them.'
     : 'As it was declared: dashed where a condition decides, a double frame where it runs in branches. Numbers are turns in this report; choose a step to see them.';
   for (const step of document.querySelectorAll('.graph .step')) {
-    const act = () => { openTab('episodes'); byId('filters').reset(); setTimeout(() => { setFilter('step', step.dataset.step); applyFilters(); }); };
+    const act = () => { clearFilters(); setFilter('step', step.dataset.step); openTab('episodes'); applyFilters(); };
     step.addEventListener('click', act);
     step.addEventListener('keydown', (event) => event.key === 'Enter' && act());
   }
@@ -62,7 +62,10 @@ function curveCard() {
   const names = [...new Set(about.places.flatMap((p) => Object.keys(p.metrics)))].sort();
   const place = el('div', {});
   const draw = (name) => {
-    const lines = name === '' ? [...groupBy(about.curve, (p) => p.name)].map(([n, points]) => ({ name: n, points }))
+    const models = new Set(about.curve.map((p) => p.name).filter((n) => n.startsWith('model/')));
+    // one model's mean is the mean of all
+    const points = about.curve.filter((p) => models.size > 1 || !models.has(p.name));
+    const lines = name === '' ? [...groupBy(points, (p) => p.name)].map(([n, its]) => ({ name: n, points: its }))
       : [{ name, points: about.places.filter((p) => name in p.metrics).map((p) => ({ step: p.index + 1, value: p.metrics[name] })) }];
     place.replaceChildren(lineChart(lines.slice(0, 12), 'iterations'));
   };
@@ -77,6 +80,7 @@ function spreadCard() {
   if (!known.length) return null;
   const label = episodes.some((e) => e.scores) ? episodes.find((e) => e.scores).scores[0][0] : 'return';
   const choose = (from, to) => {
+    clearFilters();
     openTab('episodes');
     setFilter('measure', episodes.some((e) => e.scores) ? 'value' : 'return');
     setFilter('low', Number(from.toPrecision(6)));
@@ -130,10 +134,9 @@ function metricsCard(metrics) {
 
 function showSettings() {
   const pairs = (rows) => el('dl', { class: 'facts-list' }, rows.map(([k, v]) => [el('dt', {}, k), el('dd', {}, v)]));
-  const packed = document.documentElement.outerHTML.length;
   byId('settings').replaceChildren(
     card('In short', pairs(about.facts)), card('Versions', pairs(Object.entries(about.versions))),
-    card('This page', pairs([['size', `${short(packed / 1e6)} MB, unpacked ${short(unpackedCharacters / 1e6)} MB of data`],
+    card('This page', pairs([['size', `${(pageCharacters / 1e6).toFixed(2)} MB, with ${(unpackedCharacters / 1e6).toFixed(2)} MB of data unpacked so far`],
       ['episodes', `${short(about.shown)} of ${short(about.total)}${about.how ? `, ${about.how}` : ''}`], ['turns', short(turns.length)],
       ['texts', `${short(texts.length)} different ones`]])),
     about.settings && card('settings.toml', el('pre', {}, about.settings)));

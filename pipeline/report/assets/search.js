@@ -49,7 +49,7 @@ function turnPasses(turn, episode, low, high) {
 }
 
 const trainedOn = (turn) => turn.excluded === undefined && turn.return !== undefined;
-const endOf = (episode) => episode.stop_reason && episode.stop_reason !== episode.status
+const endOf = (episode) => episode.stop_reason && ![episode.status, 'finished'].includes(episode.stop_reason)
   ? `${episode.status}: ${episode.stop_reason}` : episode.status;
 
 function matches(text) {
@@ -123,13 +123,14 @@ function makeFilters(changed) {
     Object.keys(measures).length > 0 && el('span', { class: 'range' }, named('measure', 'between', measures),
       number('low', 'from'), number('high', 'to')),
     named('order', 'order', Object.fromEntries(Object.entries(ORDERS).filter(([name]) => name !== 'gap' || turns.some((t) => t.gap !== undefined)))),
-    el('button', { type: 'reset' }, 'Clear'),
+    el('button', { type: 'button', id: 'clear', on: { click: () => { clearFilters(); changed(); } } }, 'Clear'),
   ].filter(Boolean));
   form.addEventListener('submit', (event) => event.preventDefault());
-  form.addEventListener('reset', () => setTimeout(() => {
-    for (const input of form.querySelectorAll('input, select')) filters[input.id.replace('filter-', '')] = input.value;
-    changed();
-  }));
+}
+
+function clearFilters() {
+  byId('filters').reset();
+  for (const input of byId('filters').querySelectorAll('input, select')) filters[input.id.replace('filter-', '')] = input.value;
 }
 
 function setFilter(name, value) {
