@@ -107,15 +107,34 @@ def show(
     run: RunName = "latest",
     iteration: Annotated[int | None, typer.Option("--iteration", "-i", help="Default: the newest.")] = None,
     episode: Annotated[str | None, typer.Option("--episode", "-e", help="One episode, whole.")] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", help="How many episodes to list.")] = 3,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", "-n", min=0, help="How many to list: 3 episodes, or 20 turns of --where."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", "-w", help="Turns that a condition chooses: \"role = 'reader' and reward < 0.2\"."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Whole prompts and tool results.")] = False,
     root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
     as_json: Json = False,
 ) -> None:
-    """Show what a run did: its accounts, its updates, and episodes as readable conversations."""
+    """Show what a run did: its accounts, its updates, and episodes as readable conversations. With
+    --where, the turns that a condition on their columns chooses; --json prints one turn a line."""
     from pipeline import jobs
 
-    jobs.show(run, root, iteration=iteration, episode=episode, episodes=episodes, full=full, as_json=as_json)
+    jobs.show(
+        run,
+        root,
+        iteration=iteration,
+        episode=episode,
+        episodes=episodes,
+        where=where,
+        full=full,
+        as_json=as_json,
+    )
 
 
 @app.command()

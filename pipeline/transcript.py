@@ -43,10 +43,15 @@ def transcript_dict(played: Played) -> dict[str, Any]:
     turns = []
     for turn in sorted(played.turns, key=lambda t: t["turn_index"]):
         key = turn["turn_index"]
-        turns.append(_values({**turn, **_beside(rewards_of.get(key)), **_beside(credit_of.get(key))}))
-    task = None if played.task is None else _values(played.task)
+        turns.append(decoded_row({**turn, **_beside(rewards_of.get(key)), **_beside(credit_of.get(key))}))
+    task = None if played.task is None else decoded_row(played.task)
     result: dict[str, Any] = plain({"episode": played.episode, "task": task, "turns": turns})
     return result
+
+
+def turn_page(turn: Row) -> RenderableType:
+    """One turn whole, from a row that also has the columns of its reward and credit."""
+    return Group(_turn_head(turn), _turn_body(turn, turn, turn, full=True))
 
 
 def in_branches(turns: Iterable[Row]) -> list[Row]:
@@ -167,7 +172,8 @@ def _beside(row: Row | None) -> dict[str, Any]:
     return {} if row is None else {k: v for k, v in row.items() if k not in TURN_KEYS}
 
 
-def _values(row: Row) -> dict[str, Any]:
+def decoded_row(row: Row) -> dict[str, Any]:
+    """A row with its JSON columns as values."""
     return {name: _decoded(name, value) for name, value in row.items()}
 
 
