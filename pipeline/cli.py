@@ -172,6 +172,19 @@ def runs(
     jobs.runs(root, as_json)
 
 
+@app.command()
+def init(
+    folder: Annotated[str, typer.Argument(help="The new folder.")],
+    package: Annotated[
+        str | None, typer.Option("--package", help="Name of its package; default: from the folder's name.")
+    ] = None,
+) -> None:
+    """Write a small working project of your own: workflow, reward, data, settings, a test, a README."""
+    from pipeline.project.init import init
+
+    init(folder, package)
+
+
 @app.command("serve-retriever")
 def serve_retriever(
     corpus: Annotated[str, typer.Option("--corpus", help="A built-in name or a .jsonl or .parquet file.")],
