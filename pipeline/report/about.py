@@ -7,6 +7,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import update_summaries
@@ -15,6 +16,7 @@ from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.render import number, plain
 from pipeline.report.choose import Chosen
 from pipeline.report.source import Place, Source
+from pipeline.store import Run
 
 
 def settings_of(source: Source) -> tuple[str, dict[str, Any]]:
@@ -37,7 +39,7 @@ def about(
             "run": run.name,
             "kind": source.kind,
             "title": source.title,
-            "where": run.folder.url,
+            "where": _where(run),
             "created": _day(run.info.get("created_at")),
             "facts": _facts(settings, run.info.get("regime")),
             "settings": settings_text,
@@ -51,6 +53,15 @@ def about(
         }
     )
     return found
+
+
+def _where(run: Run) -> str:
+    """The run's folder as it is named from here: a page that is passed on need not tell of its machine."""
+    here = Path.cwd()
+    path = Path(run.folder.path)
+    return (
+        str(path.relative_to(here)) if run.folder.is_local and path.is_relative_to(here) else run.folder.url
+    )
 
 
 def _place(place: Place, kind: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ function episodeHead(episode) {
   fact('turns', short(episode.num_turns));
   fact('tokens', `${short(episode.num_prompt_tokens)} → ${short(episode.num_response_tokens)}`);
   fact('took', seconds(episode.seconds));
-  if (about.kind === 'run') fact('iteration', episode.iteration);
+  if (about.places.length > 1) fact('iteration', episode.iteration);
   const others = episode.group.length > 1 && el('p', { class: 'group' }, el('small', {}, `its group of ${episode.group.length}`), ' ',
     episode.group.map((other) => el('button', { type: 'button', class: other === episode ? 'chip on' : 'chip',
       'aria-current': other === episode ? 'true' : null, title: other.episode_id, on: { click: () => goTo(other) } },

@@ -22,7 +22,7 @@ function listRow({ episode, turns: passing }, i) {
   const selected = episode === current;
   const share = valueShare(episode.value);
   const passes = passing.length < episode.turns.length ? `${passing.length} of ${many(episode.turns.length, 'turn')}` : many(episode.turns.length, 'turn');
-  const at = about.kind === 'run' ? `iteration ${episode.iteration} · ` : '';
+  const at = about.places.length > 1 ? `iteration ${episode.iteration} · ` : '';
   return el('div', { class: `row ${selected ? 'on' : ''}`, role: 'option', id: `row-${i}`, 'aria-selected': String(selected),
     'aria-setsize': shown.length, 'aria-posinset': i + 1, style: { top: `${i * ROW}px` }, on: { click: () => select(i, true) } },
   el('div', { class: 'line' }, el('b', {}, headline(episode)), el('span', { class: 'value-number' }, short(episode.value))),

@@ -4,7 +4,7 @@
 const MOST_TOKENS = 4000; // of one reply before its "show all" button
 const MODES = {
   plain: { name: 'plain text' },
-  gap: { name: 'logprob gap', unit: 'nats', scale: 0.3, about: 'trainer’s logprob minus sampler’s, for the same weights',
+  gap: { name: 'logprob gap', unit: 'nats', scale: 0.3, about: 'trainer’s logprob minus sampler’s',
     of: (tokens, i) => minus(tokens.old_logprobs?.[i], tokens.behaviour?.[i]) },
   behaviour: { name: 'logprob', unit: 'nats', scale: 5, about: 'of the sampler: the darker, the less likely it was',
     of: (tokens, i) => minus(0, tokens.behaviour?.[i]), low: '0', high: '−5' },
