@@ -246,5 +246,7 @@ def _guarded() -> int:
 
 
 def _fail(message: object, code: int) -> int:
-    sys.stderr.write(f"error: {message}\n")
+    from pipeline.render import visible  # a message may quote what a model or a file says
+
+    sys.stderr.write(f"error: {visible(str(message))}\n")
     return code

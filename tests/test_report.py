@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from pipeline.evaluation import place_of
 from pipeline.report.choose import choose
 from pipeline.report.command import lines_of
-from pipeline.report.drawing import graph_of, svg
+from pipeline.report.drawing import graph_of, role_of, svg
 from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
 from pipeline.report.source import source_of
 from pipeline.report.write import write_report
 from tests.stored_runs import MODEL, in_parts, new_run, spoken, store, team_episode
+from workflows import debate, qa
+from workflows.draw import drawing
 from workflows.errors import UsageError
 from workflows.trajectory import to_json
 
@@ -266,6 +268,19 @@ def test_a_graph_that_was_not_declared_is_read_off_the_turns():
     assert [(s["name"], s["ran"]) for s in graph["steps"]] == [("write", 2), ("check", 2)]
     edges = {(e["source"], e["target"]): (e["label"], e["back"]) for e in graph["edges"]}
     assert edges == {("write", "check"): ("2×", False), ("check", "write"): ("1×", True)}
+
+
+@pytest.mark.parametrize("build", [qa.build, debate.build])
+def test_a_declared_graph_is_json_and_has_the_steps_of_its_workflow(build):
+    workflow = build()
+    declared = drawing(workflow)
+    assert json.loads(json.dumps(declared)) == declared
+    assert [step["name"] for step in declared["steps"]] == list(workflow.order)
+    roles = {role_of(step) for step in declared["steps"]} - {None}
+    assert roles <= set(workflow.roles)
+    drawn = graph_of(declared, [])
+    assert drawn["observed"] == (not declared["edges"])
+    assert svg(drawn, list(workflow.roles)).count("<g ") == len(declared["steps"])
 
 
 @given(st.data())

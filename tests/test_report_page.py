@@ -77,7 +77,10 @@ def test_filters_choose_episodes_and_mark_the_turns_that_pass(page):
     assert page.run("document.querySelectorAll('.turn.passes').length") == 1
     assert "founder 2" in page.texts("#episode mark")
     page.click("#clear")
+    page.wait("document.querySelector('#count').textContent.endsWith('48 of 48 turns')")
     choose(page, "order", "high")
+    page.run("byId('list').focus()")
+    page.press("Home", 36)
     assert page.text(".row.on .value-number") == page.text(".row .value-number") == "0.875"
 
 
