@@ -98,9 +98,11 @@ function roleCard(metrics) {
   }
   if (!rows.size) return null;
   const percent = (v) => (v === undefined ? '–' : `${Math.round(100 * v)} %`);
-  return card('By role', table(['role', '>return', '>reward', '>|advantage|', '>format ok', '>cut off', '>tokens'], [...rows].sort().map(([role, m]) => [
-    el('span', { class: `role ${roleClass(role)}` }, role), short(m.return_mean), short(m.reward_mean), short(m.advantage_abs_mean),
-    percent(m.format_valid_rate), percent(m.truncated_rate), short(m.response_tokens_mean)])));
+  const columns = [['>return', 'return_mean', short], ['>reward', 'reward_mean', short], ['>|advantage|', 'advantage_abs_mean', short],
+    ['>format ok', 'format_valid_rate', percent], ['>cut off', 'truncated_rate', percent], ['>tokens', 'response_tokens_mean', short]]
+    .filter(([, name]) => [...rows.values()].some((m) => m[name] !== undefined));
+  return card('By role', table(['role', ...columns.map(([head]) => head)], [...rows].sort().map(([role, m]) => [
+    el('span', { class: `role ${roleClass(role)}` }, role), ...columns.map(([, name, show]) => show(m[name]))])));
 }
 
 function accountsCard(accounts) {
