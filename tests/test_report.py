@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.evaluation import place_of
 from pipeline.report.choose import choose
-from pipeline.report.command import lines_of
+from pipeline.report.command import lines_of, report
 from pipeline.report.drawing import graph_of, role_of, svg
 from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
@@ -253,6 +253,51 @@ def test_an_unfinished_iteration_and_values_that_are_not_finite_make_a_page(run)
     assert any("unfinished" in note for note in data["about"]["places"][0]["notes"])
     assert "return" not in data["turns"][0]
     assert "reward" not in data["turns"][0]
+
+
+def test_rows_of_another_writer_make_a_page(run):
+    rows = in_parts([team_episode(0, 0.5)])
+    for turn, text in zip(
+        rows["turns"][1],
+        ["no json", "{}", '[{"content": [{"type": "image"}]}]', "[1]", "", None],
+        strict=True,
+    ):
+        turn |= {
+            "messages": text,
+            "parsed": text,
+            "cut": text,
+            "parents": None,
+            "step": None,
+            "ended_at": None,
+        }
+    store(run.iteration(2), {name: rows[name] for name in ("turns", "episodes")})
+    data, _ = read(write_report(run, iteration=2))
+    assert [[data["texts"][t] for _, t in prompt] for prompt in data["prompts"]][:3] == [
+        ["no json"],
+        ["{}"],
+        ['[{"type": "image"}]'],
+    ]
+
+
+def test_a_run_on_another_filesystem_is_read_there_and_its_page_is_written_there(tmp_path):
+    root = f"memory://{tmp_path.name}"
+    run = new_run(root)
+    store(run.iteration(0), in_parts([team_episode(0, 0.5)]))
+    assert write_report(run).episodes == 1
+    assert run.folder.child("report").names() == ["run.html"]
+
+
+def test_the_command_says_where_the_page_is_and_how_large(run, capsys, tmp_path):
+    root = run.folder.url.rsplit("/", 1)[0]
+    options = {"iteration": None, "split": None, "episodes": 5, "out": str(tmp_path / "page.html")}
+    report("demo", root, **options, as_json=False)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith(str(tmp_path / "page.html"))
+    assert first.endswith("MB")
+    assert second == "5 of 12 episodes, 30 turns"
+    assert "--episodes N takes more" in third
+    report("demo", root, **options, as_json=True)
+    assert json.loads(capsys.readouterr().out)["bytes"] == (tmp_path / "page.html").stat().st_size
 
 
 def turns_of(*links):

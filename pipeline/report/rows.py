@@ -139,10 +139,10 @@ class _Reader:
             return None
         if messages not in self._prompt_of:
             self._prompt_of[messages] = len(self.content.prompts)
-            self.content.prompts.append([self._message(m) for m in json.loads(messages)])
+            self.content.prompts.append([self._message(m) for m in _chat(messages)])
         return self._prompt_of[messages]
 
-    def _message(self, message: Any) -> tuple[str, int]:
+    def _message(self, message: Row) -> tuple[str, int]:
         content = message.get("content")
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         return str(message.get("role", "?")), self._number_of(text)
@@ -217,6 +217,17 @@ def _rows(
     if ids is not None:
         table = table.filter(pc.is_in(table["episode_id"], pa.array(sorted(ids), pa.string())))
     yield from table.to_pylist()
+
+
+def _chat(text: str) -> list[Row]:
+    """The messages of a prompt; text of another writer that is no chat is one message as it stands."""
+    try:
+        messages = json.loads(text)
+    except ValueError:
+        messages = None
+    if isinstance(messages, list) and all(isinstance(m, dict) for m in messages):
+        return messages
+    return [{"role": "?", "content": text}]
 
 
 def _in_order(episode: Row) -> tuple[Any, ...]:
