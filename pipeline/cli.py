@@ -147,8 +147,9 @@ def report(
         str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
     ] = None,
     episodes: Annotated[
-        int, typer.Option("--episodes", "-n", min=1, help="The most it has; of more it has a spread.")
-    ] = 2000,
+        int | None,
+        typer.Option("--episodes", "-n", min=1, help="The most it has (2,000); of more it has a spread."),
+    ] = None,
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="The file; default: in the run's folder report/.")
     ] = None,

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 
 from pipeline.render import number, visible
-from pipeline.report.write import Report, write_report
+from pipeline.report.write import EPISODES, Report, write_report
 from pipeline.runs import find_run
 
 
@@ -17,7 +17,7 @@ def report(
     *,
     iteration: int | None,
     split: str | None,
-    episodes: int,
+    episodes: int | None,
     out: str | None,
     as_json: bool,
 ) -> None:
@@ -27,7 +27,8 @@ def report(
         UsageError: there is no such run, iteration or evaluation, or the file can't be written.
     """
     run = find_run(root, name)
-    written = write_report(run, iteration=iteration, split=split, episodes=episodes, out=out)
+    most = EPISODES if episodes is None else episodes
+    written = write_report(run, iteration=iteration, split=split, episodes=most, out=out)
     text = json.dumps(asdict(written), indent=1) if as_json else "\n".join(lines_of(written))
     sys.stdout.write(text + "\n")
 
