@@ -48,7 +48,7 @@ def summary(view: IterationView) -> RenderableType:
     head.append(_headline(view.metrics))
     sections: list[RenderableType] = [head]
     if view.resumed:
-        sections.append(text_cell(f"finished before and not run again: {', '.join(view.resumed)}", "dim"))
+        sections.append(_text(f"finished before and not run again: {', '.join(view.resumed)}", "dim"))
     skipped = [Text(f"  not updated: {m}", "yellow") for m in _skipped(view.updates)]
     for title, table, below in (
         ("By role", _roles(view.metrics), []),
@@ -60,7 +60,7 @@ def summary(view: IterationView) -> RenderableType:
     if view.seconds:
         sections += [Text(), _times(view.seconds)]
     if view.notes:
-        sections += [Text(), *(text_cell(f"note: {note}", "yellow") for note in view.notes)]
+        sections += [Text(), *(_text(f"note: {note}", "yellow") for note in view.notes)]
     if view.where:
         sections += [Text(), places(view.where)]
     return Group(*sections)
@@ -111,14 +111,14 @@ def evaluation_table(
     if failed := counts.get("episodes_failed"):
         head.append(f", {number(failed)} failed and count as 0", "yellow")
     ks = sorted({int(k) for score in scores for k in score["pass_at"]})
-    table = make_table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
+    table = _table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
     for score in scores:
         low, high = score["low"], score["high"]
         table.add_row(
-            text_cell(f"  {score['name']}"),
-            text_cell(f"{score['mean']:.3f}"),
-            text_cell(f"{low:.3f} to {high:.3f}" if low is not None else None),
-            *(text_cell(number(score["pass_at"].get(str(k)))) for k in ks),
+            _text(f"  {score['name']}"),
+            _text(f"{score['mean']:.3f}"),
+            _text(f"{low:.3f} to {high:.3f}" if low is not None else None),
+            *(_text(number(score["pass_at"].get(str(k)))) for k in ks),
         )
     return Group(head, table)
 
@@ -127,31 +127,31 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
     """One line a run, from dicts as `pipeline.runs.list_runs` gives; missing values show as a dash."""
     if not runs:
         return Text("no runs yet; `python -m pipeline run iteration` starts one")
-    table = make_table("run", ">iterations", "state", "workflow", "regime", "last used")
+    table = _table("run", ">iterations", "state", "workflow", "regime", "last used")
     for run in runs:
         used, unfinished = run.get("used_at"), run.get("unfinished")
         state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
         table.add_row(
-            text_cell(run.get("name")),
-            text_cell(number(run.get("iterations"))),
-            text_cell(state),
-            *(text_cell(run.get(key)) for key in ("workflow", "regime")),
-            text_cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
+            _text(run.get("name")),
+            _text(number(run.get("iterations"))),
+            _text(state),
+            *(_text(run.get(key)) for key in ("workflow", "regime")),
+            _text(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
         )
     return table
 
 
 def accounts_table(accounts: Sequence[Account]) -> Table:
     """Rows in, out, and left out by reason, one line a boundary."""
-    table = make_table("  at", "unit", ">in", ">out", "left out, and why")
+    table = _table("  at", "unit", ">in", ">out", "left out, and why")
     for account in accounts:
         reasons = sorted(account.excluded.items(), key=lambda item: (-item[1], item[0]))
         table.add_row(
-            text_cell(f"  {account.boundary}"),
-            text_cell(f"{account.unit}s"),
-            text_cell(number(account.rows_in)),
-            text_cell(number(account.rows_out)),
-            text_cell("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
+            _text(f"  {account.boundary}"),
+            _text(f"{account.unit}s"),
+            _text(number(account.rows_in)),
+            _text(number(account.rows_out)),
+            _text("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
         )
     return table
 
@@ -240,27 +240,27 @@ def _headline(metrics: Mapping[str, float]) -> str:
 
 
 def _roles(metrics: Mapping[str, float]) -> Table:
-    table = make_table("  role", ">return", ">reward", ">|advantage|", ">format ok", ">cut off", ">tokens")
+    table = _table("  role", ">return", ">reward", ">|advantage|", ">format ok", ">cut off", ">tokens")
     for role, values in sorted(by_name(metrics, "role").items()):
         table.add_row(
-            text_cell(f"  {role}"),
-            *(text_cell(number(values.get(m))) for m in ("return_mean", "reward_mean", "advantage_abs_mean")),
-            *(text_cell(_percent(values.get(m))) for m in ("format_valid_rate", "truncated_rate")),
-            text_cell(number(values.get("response_tokens_mean"))),
+            _text(f"  {role}"),
+            *(_text(number(values.get(m))) for m in ("return_mean", "reward_mean", "advantage_abs_mean")),
+            *(_text(_percent(values.get(m))) for m in ("format_valid_rate", "truncated_rate")),
+            _text(number(values.get("response_tokens_mean"))),
         )
     return table
 
 
 def _updates(updates: Sequence[Mapping[str, Any]]) -> Table:
-    table = make_table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
+    table = _table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
     for row in updates:
         seconds, tokens = row.get("seconds"), row.get("num_forward_tokens")
         table.add_row(
-            text_cell(f"  {row['model_id']}"),
-            text_cell(f"{number(row.get('version_before'))} → {number(row.get('version_after'))}"),
-            *(text_cell(number(row.get(c))) for c in ("num_rows", "num_tokens", "loss")),
-            *(text_cell(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
-            text_cell(number(tokens / seconds) if seconds and tokens else None),
+            _text(f"  {row['model_id']}"),
+            _text(f"{number(row.get('version_before'))} → {number(row.get('version_after'))}"),
+            *(_text(number(row.get(c))) for c in ("num_rows", "num_tokens", "loss")),
+            *(_text(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
+            _text(number(tokens / seconds) if seconds and tokens else None),
         )
     return table
 
@@ -276,7 +276,7 @@ def _times(seconds: Mapping[str, float]) -> Text:
     return text.append(f"{total:.1f} s: {', '.join(parts)}", "not bold")
 
 
-def make_table(*columns: str) -> Table:
+def _table(*columns: str) -> Table:
     """An open table; a column whose name begins with `>` is right-aligned."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
@@ -290,6 +290,6 @@ def _percent(value: float | None) -> str:
     return NO_DATA if value is None else f"{value:.0%}"
 
 
-def text_cell(value: object, style: str = "") -> Text:
+def _text(value: object, style: str = "") -> Text:
     """A cell or line; `Text`, because rich reads a plain string as markup."""
     return Text(NO_DATA if value is None else visible(str(value)), style)

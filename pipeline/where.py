@@ -18,7 +18,7 @@ import pyarrow as pa
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipeline.render import NO_DATA, echo, make_console, make_table, number, plain, text_cell, visible
+from pipeline.render import NO_DATA, echo, make_console, number, plain, visible
 from pipeline.transcript import decoded_row, turn_page
 from stages.tables import TableRef
 from workflows.errors import UsageError, did_you_mean
@@ -127,10 +127,7 @@ def _pages(
     pages: list[RenderableType] = [head.append(visible(where), "cyan")]
     if not total:
         return [*pages, Text("none: remove a part of the condition to see which one excludes all", "yellow")]
-    table = make_table("  status", "role or tool", ">turns")
-    for (status, role), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(text_cell(f"  {status}"), text_cell(role), text_cell(number(count)))
-    pages += [Text(), table, Text()]
+    pages += [Text(), *_counts(counts), Text()]
     if full:
         for turn in listed:
             pages += [Text(visible(turn["episode_id"]), "bold"), turn_page(turn), Text()]
@@ -143,6 +140,17 @@ def _pages(
     if listed:
         pages.append(Text(f"one whole: --episode {visible(listed[0]['episode_id'])}", "dim"))
     return pages
+
+
+def _counts(counts: Mapping[tuple[str, str], int]) -> list[Text]:
+    """A line for each status and role or tool, the most frequent first."""
+    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    width = max(len(visible(status)) for (status, _), _ in rows)
+    figures = max(len(number(count)) for _, count in rows)
+    return [
+        Text(f"  {number(count):>{figures}}  {visible(status):<{width}}  {visible(who)}")
+        for (status, who), count in rows
+    ]
 
 
 def _line(turn: Mapping[str, Any]) -> Text:

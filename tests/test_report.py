@@ -24,7 +24,7 @@ from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
 from pipeline.report.source import source_of
 from pipeline.report.write import write_report
-from tests.stored_runs import MODEL, in_parts, new_run, spoken, store, team_episode
+from tests.report_runs import MODEL, in_parts, new_run, spoken, store, team_episode
 from workflows import debate, qa
 from workflows.draw import drawing
 from workflows.errors import UsageError

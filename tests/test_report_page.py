@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.report.write import write_report
-from tests.stored_runs import in_parts, new_run, spoken, store, team_episode
+from tests.report_runs import in_parts, new_run, spoken, store, team_episode
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.show import print_where
 from pipeline.where import COLUMNS, condition_of
-from tests.stored_runs import in_parts, new_run, store, team_episode
+from tests.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError
 
 HOSTILE = "\x1b[31mred\x07 \u202eback [bold]x[/]"
