@@ -107,15 +107,60 @@ def show(
     run: RunName = "latest",
     iteration: Annotated[int | None, typer.Option("--iteration", "-i", help="Default: the newest.")] = None,
     episode: Annotated[str | None, typer.Option("--episode", "-e", help="One episode, whole.")] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", help="How many episodes to list.")] = 3,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", "-n", min=0, help="How many to list: 3 episodes, or 20 turns of --where."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", "-w", help="Turns that a condition chooses: \"role = 'reader' and reward < 0.2\"."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Whole prompts and tool results.")] = False,
     root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
     as_json: Json = False,
 ) -> None:
-    """Show what a run did: its accounts, its updates, and episodes as readable conversations."""
+    """Show what a run did: its accounts, its updates, and episodes as readable conversations. With
+    --where, the turns that a condition on their columns chooses; --json prints one turn a line."""
     from pipeline import jobs
 
-    jobs.show(run, root, iteration=iteration, episode=episode, episodes=episodes, full=full, as_json=as_json)
+    jobs.show(
+        run,
+        root,
+        iteration=iteration,
+        episode=episode,
+        episodes=episodes,
+        where=where,
+        full=full,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def report(
+    run: RunName = "latest",
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", "-i", help="One iteration; default: the whole run.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", "-n", min=1, help="The most it has (2,000); of more it has a spread."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="The file; default: in the run's folder report/.")
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page that shows what happened: the graph, the accounts, every episode as a
+    conversation, tokens coloured by logprob gap or advantage. It needs no network and no server."""
+    from pipeline.report.command import report
+
+    report(run, root, iteration=iteration, split=split, episodes=episodes, out=out, as_json=as_json)
 
 
 @app.command()
@@ -126,6 +171,19 @@ def runs(
     from pipeline import jobs
 
     jobs.runs(root, as_json)
+
+
+@app.command()
+def init(
+    folder: Annotated[str, typer.Argument(help="The new folder.")],
+    package: Annotated[
+        str | None, typer.Option("--package", help="Name of its package; default: from the folder's name.")
+    ] = None,
+) -> None:
+    """Write a small working project of your own: workflow, reward, data, settings, a test, a README."""
+    from pipeline.project.init import init
+
+    init(folder, package)
 
 
 @app.command("serve-retriever")
@@ -189,5 +247,7 @@ def _guarded() -> int:
 
 
 def _fail(message: object, code: int) -> int:
-    sys.stderr.write(f"error: {message}\n")
+    from pipeline.render import visible  # a message may quote what a model or a file says
+
+    sys.stderr.write(f"error: {visible(str(message))}\n")
     return code

@@ -49,14 +49,17 @@ def sample_episodes(tables: Mapping[str, TableRef], count: int, *, full: bool = 
     if index is None or count < 1:
         return []
     ids = episodes.read_part(index, ["episode_id"])["episode_id"].to_pylist()
-    returns = _returns(tables, index)
-    ids.sort(key=lambda e: (returns.get(e, float("-inf")), e))
+    return _load(tables, index, spread(ids, returns_of(tables, index), count), full)
+
+
+def spread(ids: Sequence[str], values: Mapping[str, float], count: int) -> list[str]:
+    """Up to `count` of the episodes, evenly from the lowest value to the highest; no value is the lowest."""
+    ids = sorted(ids, key=lambda e: (values.get(e, float("-inf")), e))
     count = min(count, len(ids))
-    places = [round(i * (len(ids) - 1) / max(1, count - 1)) for i in range(count)]
-    return _load(tables, index, [ids[p] for p in places], full)
+    return [ids[round(i * (len(ids) - 1) / max(1, count - 1))] for i in range(count)]
 
 
-def _returns(tables: Mapping[str, TableRef], index: int) -> dict[str, float]:
+def returns_of(tables: Mapping[str, TableRef], index: int) -> dict[str, float]:
     """Mean return of the turns of each episode of a part that has one."""
     if "credit" not in tables or index >= len(tables["credit"].parts):
         return {}

@@ -143,15 +143,24 @@ def show(
     *,
     iteration: int | None,
     episode: str | None,
-    episodes: int,
+    episodes: int | None,
+    where: str | None,
     full: bool,
     as_json: bool,
 ) -> None:
-    """Print an iteration's summary and some of its episodes."""
-    from pipeline.show import print_iteration
+    """Print an iteration's summary and some of its episodes, or the turns that `where` chooses."""
+    from pipeline.show import EPISODES, print_iteration, print_where
 
     run = find_run(root, name)
-    print_iteration(run, iteration, episode=episode, episodes=episodes, full=full, as_json=as_json)
+    if where is None:
+        count = EPISODES if episodes is None else episodes
+        print_iteration(run, iteration, episode=episode, episodes=count, full=full, as_json=as_json)
+        return
+    if episode is not None:
+        raise UsageError(
+            f"--where chooses turns and --episode one episode; write \"episode_id = '{episode}'\""
+        )
+    print_where(run, iteration, where, limit=episodes, full=full, as_json=as_json)
 
 
 def runs(root: str, as_json: bool) -> None:

@@ -67,8 +67,17 @@ def new_name(root: str, name: str) -> str:
     return next(n for i in range(2, 10**6) if (n := f"{name}-{i}") not in taken)
 
 
-def create_or_open(run: Run, settings: Settings, identity: Mapping[str, Any], regime: str) -> None:
+def create_or_open(
+    run: Run,
+    settings: Settings,
+    identity: Mapping[str, Any],
+    regime: str,
+    graph: Mapping[str, Any] | None = None,
+) -> None:
     """Write `run.json` of a new run, or check that the run is the one that the settings describe.
+
+    `graph` is the workflow as `workflows.draw.drawing` gives it, so that who looks at the run later needs
+    none of its code.
 
     Raises:
         UsageError: the run of that name has another workflow, model, model map, data or seed.
@@ -81,7 +90,7 @@ def create_or_open(run: Run, settings: Settings, identity: Mapping[str, Any], re
                 f"run {run.name!r} was started with other settings: {differences(have, identity)}; use "
                 "another name (--set run.name=...), start anew with --new, or set them back"
             )
-        run.write_info(used_at=time.time())
+        run.write_info(used_at=time.time(), graph=graph)
     else:
         now = time.time()
         run.write_info(
@@ -92,5 +101,6 @@ def create_or_open(run: Run, settings: Settings, identity: Mapping[str, Any], re
             used_at=now,
             packages=package_versions(),
             tracker={},
+            graph=graph,
         )
     run.folder.write_text("settings.toml", settings_toml(settings))

@@ -15,6 +15,7 @@ from pipeline.signals import raise_on_stop_signals
 from pipeline.store import Run
 from pipeline.tracking import open_tracker
 from stages.base import Progress
+from workflows.draw import drawing
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
         raise_on_stop_signals()
     run = Run(settings.run.root, settings.run.name)
     with RunLock(run.folder):
-        create_or_open(run, settings, plan.identity, plan.models.regime)
+        create_or_open(run, settings, plan.identity, plan.models.regime, drawing(plan.workflow))
         tracker = open_tracker(plan, run)
         runner, failed = None, True
         started_here = not ray.is_initialized()

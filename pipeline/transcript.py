@@ -21,7 +21,7 @@ from workflows.trajectory import OK, TURN_KEYS
 
 MAX_CHARACTERS: Final = 600  # of one text, unless all of it is asked for
 _INDENT: Final = 4
-_JSON_COLUMNS: Final = frozenset(
+JSON_COLUMNS: Final = frozenset(
     {"inputs", "gold", "messages", "parsed", "sampling", "cut", "tool_request", "tool_result", "team_version"}
 )
 
@@ -43,10 +43,15 @@ def transcript_dict(played: Played) -> dict[str, Any]:
     turns = []
     for turn in sorted(played.turns, key=lambda t: t["turn_index"]):
         key = turn["turn_index"]
-        turns.append(_values({**turn, **_beside(rewards_of.get(key)), **_beside(credit_of.get(key))}))
-    task = None if played.task is None else _values(played.task)
+        turns.append(decoded_row({**turn, **_beside(rewards_of.get(key)), **_beside(credit_of.get(key))}))
+    task = None if played.task is None else decoded_row(played.task)
     result: dict[str, Any] = plain({"episode": played.episode, "task": task, "turns": turns})
     return result
+
+
+def turn_page(turn: Row) -> RenderableType:
+    """One turn whole, from a row that also has the columns of its reward and credit."""
+    return Group(_turn_head(turn), _turn_body(turn, turn, turn, full=True))
 
 
 def in_branches(turns: Iterable[Row]) -> list[Row]:
@@ -167,13 +172,14 @@ def _beside(row: Row | None) -> dict[str, Any]:
     return {} if row is None else {k: v for k, v in row.items() if k not in TURN_KEYS}
 
 
-def _values(row: Row) -> dict[str, Any]:
+def decoded_row(row: Row) -> dict[str, Any]:
+    """A row with its JSON columns as values."""
     return {name: _decoded(name, value) for name, value in row.items()}
 
 
 def _decoded(column: str, value: Any) -> Any:
     """A JSON column as a value; text that is not JSON (of another writer) stays text."""
-    if column not in _JSON_COLUMNS or not isinstance(value, str):
+    if column not in JSON_COLUMNS or not isinstance(value, str):
         return value
     try:
         return json.loads(value)

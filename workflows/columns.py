@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from workflows import trajectory as t
@@ -60,15 +60,20 @@ def verdict(
 def prompt_columns(prompt: Prompt, tokenizer_hash: str) -> dict[str, Any]:
     """The columns of a row that its prompt fills. Without ids, its context is what its messages say."""
     messages, ids = as_json(prompt.messages, "messages"), prompt.token_ids
-    context = hashlib.blake2b(tokenizer_hash.encode(), digest_size=16)
-    context.update(messages.encode() if ids is None else array("i", ids).tobytes())
     return {
         "messages": messages,
         "prompt_token_ids": ids,
         "num_prompt_tokens": None if ids is None else len(ids),  # None: told with the reply, if at all
-        "context_hash": context.hexdigest(),
+        "context_hash": context_hash(tokenizer_hash, messages, ids),
         "cut": t.to_json(prompt.cut) if prompt.cut else None,
     }
+
+
+def context_hash(tokenizer_hash: str, messages: str, token_ids: Sequence[int] | None) -> str:
+    """Equal where equal prompts were read by equal tokenizers. Without ids, a prompt is its messages."""
+    context = hashlib.blake2b(tokenizer_hash.encode(), digest_size=16)
+    context.update(messages.encode() if token_ids is None else array("i", token_ids).tobytes())
+    return context.hexdigest()
 
 
 def _completion_columns(completion: Completion, asked_at: float) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""A workflow for the eye: plain lines for a terminal, Mermaid for a page."""
+"""A workflow for the eye: plain lines for a terminal, Mermaid for a page, plain values for who draws."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from workflows.graph import ControlStep, Edge, LlmStep, Step, Workflow
 from workflows.script import AnyWorkflow, ScriptWorkflow
@@ -43,12 +45,55 @@ def mermaid(workflow: AnyWorkflow) -> str:
             shape = f"{{{{{label}}}}}" if isinstance(step, ControlStep) else f"[/{label}/]"
         lines.append(f"    step_{step.name}{shape}")
     for edge in workflow.edges:
-        labels = [_condition(edge)] if edge.when else []
-        labels += [f"again, at most {edge.limit}×"] if edge.limit is not None else []
+        labels = _labels(edge)
         arrow = "-.->" if edge.when else "-->"
         label = f'|"{", ".join(labels)}"|' if labels else ""
         lines.append(f"    step_{edge.source} {arrow}{label} step_{edge.target}")
     return "\n".join(lines) + "\n"
+
+
+def drawing(workflow: AnyWorkflow) -> dict[str, Any]:
+    """The graph as JSON values, for drawing it later and elsewhere, without the workflow's own code.
+
+    `steps` in running order, each with `name`, `what` (a line), `kind` (llm, tool or control) and
+    `branches`; `edges` with `source`, `target`, `label`, `conditional` and `back` (it leads back).
+    An async function has no edges, and `function` says its name.
+    """
+    if isinstance(workflow, ScriptWorkflow):
+        kinds = {**dict.fromkeys(workflow.roles, "llm"), **dict.fromkeys(workflow.tools, "tool")}
+        steps = [
+            {
+                "name": step,
+                "what": _actor(workflow, step),
+                "kind": kinds[actor] if actor else "control",
+                "branches": False,
+            }
+            for step, actor in workflow.steps.items()
+        ]
+        return {"name": workflow.name, "function": _function(workflow), "steps": steps, "edges": []}
+    steps = [_drawn_step(workflow, workflow.step_of[name]) for name in workflow.structure.order]
+    edges = [
+        {
+            "source": edge.source,
+            "target": edge.target,
+            "label": ", ".join(_labels(edge)),
+            "conditional": edge.when is not None,
+            "back": edge.limit is not None,
+        }
+        for edge in workflow.edges
+    ]
+    return {"name": workflow.name, "function": None, "steps": steps, "edges": edges}
+
+
+def _drawn_step(workflow: Workflow, step: Step) -> dict[str, Any]:
+    kind = "llm" if isinstance(step, LlmStep) else "control" if isinstance(step, ControlStep) else "tool"
+    branches = workflow.structure.region[step.name] is not None
+    return {"name": step.name, "what": _what(workflow, step), "kind": kind, "branches": branches}
+
+
+def _labels(edge: Edge) -> list[str]:
+    labels = [_condition(edge)] if edge.when else []
+    return labels + ([f"again, at most {edge.limit}×"] if edge.limit is not None else [])
 
 
 def _what(workflow: Workflow, step: Step) -> str:

@@ -1,0 +1,122 @@
+"""What stands beside the episodes: settings in a few lines, versions, accounts, metrics, learning curves."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import update_summaries
+from pipeline.curves import points_of
+from pipeline.metrics import iteration_metrics, measured_by_stages
+from pipeline.render import number, plain
+from pipeline.report.choose import Chosen
+from pipeline.report.source import Place, Source
+from pipeline.store import Run
+
+
+def settings_of(source: Source) -> tuple[str, dict[str, Any]]:
+    """`settings.toml` of the run, as text and as values; empty where it is not there."""
+    text = source.run.folder.read_text("settings.toml") or ""
+    return text, tomllib.loads(text)
+
+
+def about(
+    source: Source, chosen: Chosen, settings_text: str, settings: Mapping[str, Any], texts_only: Sequence[str]
+) -> dict[str, Any]:
+    """All that the page says beside the episodes, as plain values.
+
+    `texts_only` are models whose tokenizer is not at hand.
+    """
+    run = source.run
+    manifests = [manifest for place in source.places for manifest in place.manifests]
+    found: dict[str, Any] = plain(
+        {
+            "run": run.name,
+            "kind": source.kind,
+            "title": source.title,
+            "where": _where(run),
+            "created": _day(run.info.get("created_at")),
+            "facts": _facts(settings, run.info.get("regime")),
+            "settings": settings_text,
+            "versions": manifests[-1].packages if manifests else {},
+            "shown": chosen.shown,
+            "total": chosen.total,
+            "how": chosen.how,
+            "texts_only": list(texts_only),
+            "places": [_place(place, source.kind) for place in source.places],
+            "curve": [asdict(point) for point in points_of(run)] if source.kind == "run" else [],
+        }
+    )
+    return found
+
+
+def _where(run: Run) -> str:
+    """The run's folder as it is named from here: a page that is passed on need not tell of its machine."""
+    here = Path.cwd()
+    path = Path(run.folder.path)
+    return (
+        str(path.relative_to(here)) if run.folder.is_local and path.is_relative_to(here) else run.folder.url
+    )
+
+
+def _place(place: Place, kind: str) -> dict[str, Any]:
+    accounts = [account for manifest in place.manifests for account in manifest.accounts]
+    seconds = {manifest.stage: manifest.seconds for manifest in place.manifests}
+    notes = [note for manifest in place.manifests for note in manifest.notes]
+    if not place.finished:
+        notes.append(f"unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    return {
+        "index": place.index,
+        "accounts": [asdict(account) for account in accounts],
+        "seconds": seconds,
+        "notes": notes,
+        "metrics": _metrics(place, accounts, seconds, kind),
+        "updates": update_summaries(place.tables),
+        "scores": json.loads(place.store.folder.read_text("result.json") or "{}").get("scores", []),
+    }
+
+
+def _metrics(
+    place: Place, accounts: Sequence[Any], seconds: Mapping[str, float], kind: str
+) -> dict[str, float]:
+    """Those that a finished iteration left, else computed from the tables that are there."""
+    if done := json.loads(place.store.folder.read_text("done.json") or "{}").get("metrics"):
+        return dict(done)
+    measured = measured_by_stages({m.stage: m.metrics for m in place.manifests})
+    shown = ("episodes", "turns") if kind == "evaluation" else tuple(place.tables)
+    tables = {name: place.tables[name] for name in shown if name in place.tables}
+    return iteration_metrics(tables, accounts, seconds) | measured
+
+
+def _facts(settings: Mapping[str, Any], regime: str | None) -> list[tuple[str, str]]:
+    """The settings that people ask for first, a name and a line each."""
+    part = {name: settings.get(name, {}) for name in ("workflow", "data", "rollout", "credit", "ppo", "run")}
+    options = ", ".join(f"{k} = {json.dumps(v)}" for k, v in part["workflow"].get("options", {}).items())
+    facts = [("workflow", f"{part['workflow'].get('use')}" + (f" ({options})" if options else ""))]
+    for name, model in settings.get("models", {}).items():
+        trained = "" if model.get("train", True) else ", frozen"
+        facts.append((f"model {name}", f"{model.get('checkpoint')}, engine {model.get('engine')}{trained}"))
+    facts += [
+        ("sharing", str(regime or "–")),
+        ("rewards", ", ".join(_reward(r) for r in settings.get("rewards", ())) or "–"),
+        ("credit", str(part["credit"].get("use", "the default"))),
+        ("learning rate", number(part["ppo"].get("learning_rate"))),
+        ("group size", number(part["rollout"].get("group_size"))),
+        ("temperature", number(part["rollout"].get("temperature"))),
+        ("data", json.dumps(part["data"].get("path")).strip('"')),
+        ("seed", number(part["run"].get("seed"))),
+    ]
+    return facts
+
+
+def _reward(section: Mapping[str, Any]) -> str:
+    return f"{section.get('name') or section.get('use')} × {number(section.get('weight', 1.0))}"
+
+
+def _day(seconds: float | None) -> str | None:
+    return None if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,100 @@
+// One episode: its task, its group, its turns in time, and the conversation with branches side by side.
+
+function showEpisode(entry) {
+  const place = byId('episode');
+  if (!entry) {
+    place.replaceChildren(el('p', { class: 'note' }, 'No episode passes the filters. “Clear” shows all.'));
+    return;
+  }
+  const { episode, turns: passing } = entry;
+  const marks = new Set(passing.length < episode.turns.length ? passing : []);
+  place.replaceChildren(
+    episodeHead(episode), taskCard(tasks[episode.task]), timeline(episode), toolbar(entry),
+    ...segments(episode.turns).map((segment) => segment.turn
+      ? turnCard(segment.turn, marks.has(segment.turn))
+      : el('div', { class: 'branches' }, [...segment.branches].map(([name, its]) =>
+        el('div', { class: 'branch' }, el('h4', {}, `branch ${name}`), its.map((turn) => turnCard(turn, marks.has(turn))))))));
+  place.scrollTop = 0;
+}
+
+function episodeHead(episode) {
+  const facts = [];
+  const fact = (name, value, style = '') => facts.push(el('span', { class: style }, el('small', {}, name), ' ', value));
+  for (const [name, value] of episode.scores ?? []) fact(name, short(value));
+  if (episode.return !== undefined) fact('return', short(episode.return));
+  fact('turns', short(episode.num_turns));
+  fact('tokens', `${short(episode.num_prompt_tokens)} → ${short(episode.num_response_tokens)}`);
+  fact('took', seconds(episode.seconds));
+  if (about.places.length > 1) fact('iteration', episode.iteration);
+  const others = episode.group.length > 1 && el('p', { class: 'group' }, el('small', {}, `its group of ${episode.group.length}`), ' ',
+    episode.group.map((other) => el('button', { type: 'button', class: other === episode ? 'chip on' : 'chip',
+      'aria-current': other === episode ? 'true' : null, title: other.episode_id, on: { click: () => goTo(other) } },
+    `#${other.sample} ${short(other.value)}`)));
+  return el('header', { class: 'episode-head' },
+    el('h2', {}, episode.episode_id, ' ', el('span', { class: `badge ${episode.status === 'ok' ? 'good' : 'bad'}` }, endOf(episode))),
+    el('p', { class: 'facts' }, facts), others,
+    episode.error && textBlock(episode.error, 'bad'),
+    episode.failed && textBlock(`counts as 0: ${episode.failed}`, 'bad'));
+}
+
+function taskCard(task) {
+  if (task.inputs === undefined) return el('p', { class: 'dim' }, 'its task is not at hand');
+  return el('div', { class: 'task' }, jsonBlock(texts[task.inputs]),
+    task.gold !== undefined && opener('gold', () => jsonBlock(texts[task.gold]), { open: texts[task.gold].length < 400 }));
+}
+
+// Turns as bars over the seconds of the episode, a lane for each branch; pale while they waited.
+function timeline(episode) {
+  const timed = episode.turns.filter((t) => t.ended_at !== undefined);
+  if (timed.length < 2) return null;
+  const end = Math.max(...timed.map((t) => t.ended_at), 1e-6);
+  const lanes = [...new Set(timed.map((t) => t.branch ?? ''))].sort();
+  const bar = (turn, from, to, style) => el('button', { type: 'button', tabindex: '-1', class: `bar ${style} ${turn.role ? roleClass(turn.role) : 'role-none'}`,
+    title: `${turn.turn_index} ${turn.step}${turn.role ? `, ${turn.role}` : ''}: ${seconds(from)} to ${seconds(to)}`,
+    style: { left: `${(100 * from) / end}%`, width: `${Math.max(0.3, (100 * (to - from)) / end)}%` },
+    on: { click: () => byId(`turn-${turn.turn_index}`)?.scrollIntoView({ block: 'center', behavior: 'smooth' }) } });
+  const rows = lanes.map((lane) => el('div', { class: 'lane' }, el('span', { class: 'dim' }, lane === '' ? 'trunk' : `branch ${lane}`),
+    el('div', { class: 'bars' }, timed.filter((t) => (t.branch ?? '') === lane).map((turn) => {
+      const started = turn.started_at ?? turn.queued_at ?? turn.ended_at;
+      const queued = turn.queued_at ?? started;
+      return [queued < started ? bar(turn, queued, started, 'waiting') : null, bar(turn, started, turn.ended_at, '')];
+    }))));
+  return el('div', { class: 'timeline', role: 'group', 'aria-label': 'Turns in time' }, rows,
+    el('div', { class: 'lane' }, el('span', {}), el('div', { class: 'ends dim' }, el('span', {}, '0 s'), el('span', {}, seconds(end)))));
+}
+
+function toolbar(entry) {
+  const here = modesHere();
+  const choose = here.map((name) => el('button', { type: 'button', class: name === mode ? 'on' : '', 'aria-pressed': String(name === mode),
+    id: `mode-${name}`, on: { click: () => { mode = name; showEpisode(entry); } } }, MODES[name].name));
+  const all = el('button', { type: 'button', id: 'open-all', on: { click: () => openAll(true) } }, 'Open all');
+  const none = el('button', { type: 'button', id: 'close-all', on: { click: () => openAll(false) } }, 'Close all');
+  const noText = here.length === 1 && about.texts_only.length > 0 &&
+    el('span', { class: 'dim' }, 'no tokenizer at hand: text only');
+  return el('div', { class: 'toolbar' }, here.length > 1 && el('span', { class: 'modes', role: 'group', 'aria-label': 'Colour of tokens' }, choose),
+    here.length > 1 && legend(), noText, el('span', { class: 'push' }, all, none));
+}
+
+function openAll(open) {
+  for (const details of byId('episode').querySelectorAll('details')) {
+    if (open) details.make();
+    else details.open = false;
+  }
+}
+
+// Turns by turn_index; what ran in branches between two turns of the trunk stands together, by branch.
+function segments(all) {
+  const found = [];
+  for (const turn of all) {
+    const branch = (turn.branch ?? '').split('/').filter(Boolean);
+    if (!branch.length) {
+      found.push({ turn });
+      continue;
+    }
+    if (!found.length || found.at(-1).turn) found.push({ branches: new Map() });
+    const { branches } = found.at(-1);
+    if (!branches.has(branch[0])) branches.set(branch[0], []);
+    branches.get(branch[0]).push(turn);
+  }
+  return found;
+}

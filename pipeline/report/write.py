@@ -1,0 +1,89 @@
+"""`report RUN`: read, choose, draw, and write the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.report.about import about, settings_of
+from pipeline.report.choose import choose
+from pipeline.report.drawing import graph_of, role_of, svg
+from pipeline.report.page import page
+from pipeline.report.pieces import pieces_by_model
+from pipeline.report.rows import Content, content_of
+from pipeline.report.source import source_of
+from pipeline.store import Run
+from stages.tables import write_bytes
+from workflows.errors import UsageError
+
+EPISODES: Final = 2000  # that a page has unless told otherwise: some 10,000 turns
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written, and how much of the run it has."""
+
+    file: str
+    bytes: int
+    episodes: int
+    episodes_there: int
+    turns: int
+    how: str | None  # by what rule episodes were chosen; None: all are there
+    texts_only: tuple[str, ...]  # models whose tokens have no text, because their tokenizer is not at hand
+
+
+def write_report(
+    run: Run,
+    *,
+    iteration: int | None = None,
+    split: str | None = None,
+    episodes: int = EPISODES,
+    out: str | None = None,
+) -> Report:
+    """Write the page of a run, an iteration, or an evaluation on `split`.
+
+    Args:
+        episodes: the most that it has; of more, some are chosen, and the page says how.
+        out: a file, any fsspec URL; default: a name of its own in the run's folder `report`.
+
+    Raises:
+        UsageError: there is nothing to report on, or the file can't be written.
+    """
+    if episodes < 1:
+        raise UsageError(f"--episodes is {episodes}; a report has at least 1")
+    source = source_of(run, iteration, split)
+    text, settings = settings_of(source)
+    chosen = choose(source.places, episodes)
+    pieces = pieces_by_model(run, settings, source.places)
+    content = content_of(source.places, chosen, pieces)
+    texts_only = sorted(content.texts_only)
+    roles = _roles(content, run.info.get("graph"))
+    graph = graph_of(run.info.get("graph"), content.turns)
+    data = {
+        "about": about(source, chosen, text, settings, texts_only),
+        "roles": roles,
+        "observed": graph["observed"],
+        "texts": content.texts,
+        "prompts": content.prompts,
+        "tasks": content.tasks,
+        "episodes": content.episodes,
+        "turns": content.turns,
+    }
+    body = page(f"{run.name}: {source.title}", data, content.chunks, svg(graph, roles))
+    file = out or f"{run.folder.url}/report/{source.file}"
+    try:
+        write_bytes(file, body)
+    except OSError as error:
+        raise UsageError(f"the report can't be written to {file}: {error}") from error
+    return Report(
+        file, len(body), chosen.shown, chosen.total, len(content.turns), chosen.how, tuple(texts_only)
+    )
+
+
+def _roles(content: Content, graph: Any) -> Sequence[str]:
+    """Roles in the order of the graph, then by how often they speak: the order of their colours."""
+    declared = [role_of(step) for step in (graph or {}).get("steps", ())]
+    spoken = Counter(turn["role"] for turn in content.turns if "role" in turn)
+    return list(dict.fromkeys([r for r in declared if r] + [r for r, _ in spoken.most_common()]))
