@@ -84,6 +84,51 @@ def run_evaluate(config: Config = "pipeline.toml", set_: Set = None, as_json: Js
     jobs.evaluate(config, set_ or [], as_json=as_json)
 
 
+@run_app.command("replay")
+def run_replay(
+    run: RunName,
+    set_: Set = None,
+    iterations: Annotated[
+        str | None,
+        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Score the evaluations on this split instead.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The replay's name. Default: what changed.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="The last stage: reward, credit, partition, advantage (default)."),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--all", help="Run every stage, and compare with the stored numbers bit for bit."),
+    ] = False,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Reward and credit the stored turns of a run anew, with other settings: no engine, no model.
+
+    Only the stages run that a changed setting concerns. The run is not written to: results are under
+    RUN/replays/LABEL, and the same command goes on where it was stopped.
+    """
+    from pipeline.replays.command import run_replay
+
+    run_replay(
+        run,
+        root,
+        set_ or [],
+        iterations=iterations,
+        split=split,
+        label=label,
+        until=until,
+        again=again,
+        as_json=as_json,
+    )
+
+
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="The new folder to write.")],

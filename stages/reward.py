@@ -58,7 +58,7 @@ class RewardStage:
         receipts = map_parts(
             score_part,
             indices,
-            on_done=lambda _: context.progress.advance(),
+            on_done=lambda done: context.progress.advance(turns=done["turns"]),
             tables=tables,
             sink=outputs["rewards"],
             rewards=self.rewards,
