@@ -129,6 +129,35 @@ def run_replay(
     )
 
 
+@run_app.command("ablate")
+def run_ablate(
+    run: RunName,
+    variants: Annotated[
+        str,
+        typer.Option("--variants", help="A TOML file with a [variants.<name>] table of settings for each."),
+    ],
+    iterations: Annotated[
+        str | None,
+        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The ablation's name. Default: that of the file.")
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=0, help="How many disputed episodes to list.")
+    ] = 10,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Compare several settings of rewards and credit over the same stored turns.
+
+    Each variant is a replay under RUN/replays/LABEL/VARIANT, and a run in MLflow.
+    """
+    from pipeline.replays.command import run_ablate
+
+    run_ablate(run, root, variants, iterations=iterations, label=label, shown=episodes, as_json=as_json)
+
+
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="The new folder to write.")],

@@ -1,4 +1,4 @@
-"""`run replay`: from the command line to a replay and what is printed of it."""
+"""`run replay` and `run ablate`: from the command line to what is printed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.render import echo, make_console, plain
-from pipeline.replays.plan import ReplayPlan, replay_plan
+from pipeline.replays.ablation import ablate
+from pipeline.replays.plan import replay_plan
+from pipeline.replays.record import record
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import Change, overridden
 from pipeline.replays.show import replay_dict, replay_page
+from pipeline.replays.show_ablation import ablation_dict, ablation_page
 from pipeline.replays.source import Source
+from pipeline.replays.variants import variant_plans
 from pipeline.runs import find_run
 from pipeline.settings import ClusterSection
 from pipeline.signals import raise_on_stop_signals
+from pipeline.store import Folder
 
 
 def run_replay(
@@ -42,7 +47,7 @@ def run_replay(
     source = Source(run, split)
     plan = replay_plan(source, overridden(run, overrides), label=label, until=until, again=again)
     indices = source.chosen(iterations)
-    with held(plan), ray_when_needed(plan.settings.cluster, plan.changes) as start:
+    with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes) as start:
         result = replay(plan, indices, RichProgress(), start)
     if as_json:
         sys.stdout.write(json.dumps(plain(replay_dict(result)), indent=1) + "\n")
@@ -50,14 +55,46 @@ def run_replay(
         echo(make_console(), replay_page(result))
 
 
+def run_ablate(
+    name: str,
+    root: str,
+    variants: str,
+    *,
+    iterations: str | None,
+    label: str | None,
+    shown: int,
+    as_json: bool,
+) -> None:
+    """Compare several settings of rewards and credit over the stored turns of a run.
+
+    Raises:
+        UsageError: no such run, iteration or file, or a variant that stored turns can't follow.
+        RunFailed: a stage failed.
+    """
+    source = Source(find_run(root, name))
+    plans = variant_plans(source, variants, label)
+    indices = source.chosen(iterations)
+    first = next(iter(plans.values()))
+    folder = source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
+    with held(folder), ray_when_needed(first.settings.cluster, first.changes) as start:
+        found = ablate(plans, indices, RichProgress(), start, shown)
+    link = record(found)
+    if as_json:
+        sys.stdout.write(json.dumps(plain(ablation_dict(found, link)), indent=1) + "\n")
+    else:
+        echo(make_console(), ablation_page(found, link))
+
+
 @contextmanager
-def held(plan: ReplayPlan) -> Iterator[None]:
+def held(folder: Folder) -> Iterator[None]:
     """One writer per replay. The run itself is not locked: it may be training."""
-    begun = plan.folder.names()
-    with RunLock(plan.folder):
-        yield
-    if not begun and set(plan.folder.names()) <= {"lock"}:  # there was nothing to run
-        plan.folder.fs.rm(plan.folder.path, recursive=True)
+    begun = folder.names()
+    try:
+        with RunLock(folder):
+            yield
+    finally:
+        if not begun and set(folder.names()) <= {"lock"}:  # there was nothing to run
+            folder.fs.rm(folder.path, recursive=True)
 
 
 @contextmanager

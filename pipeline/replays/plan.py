@@ -110,7 +110,7 @@ def replay_plan(
         until=until or STEPS[-1],
         again=again,
     )
-    return replace(plan, label=_checked_label(label) if label else default_label(plan))
+    return replace(plan, label=checked_label(label) if label else default_label(plan))
 
 
 def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]) -> list[Stage]:
@@ -128,7 +128,7 @@ def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]
         manifest = stored.manifests.get(stage.name)
         changed = manifest is None or manifest.fingerprint != plain(fingerprints[stage.name])
         if manifest is not None:
-            hashes = input_hashes({name: carried[name] for name in carried_of(stage)})
+            hashes = input_hashes({n: carried[n] for n in carried_of(stage) if n in carried})
             changed = changed or any(manifest.inputs.get(name) != hashes[name] for name in hashes)
         if plan.again or changed or anew & set(stage.inputs):
             due.append(stage)
@@ -147,8 +147,8 @@ def check_scores(plan: ReplayPlan, stored: Stored) -> None:
             raise UsageError(
                 f"iteration {stored.index}: the token advantages of model {spec.model_id!r} need "
                 f"{' and '.join(missing)} of its trainer's forward pass, and the run stored "
-                f"{', '.join(sorted(have)) or 'none'}; a replay loads no model: replay with --until credit, "
-                "or run an iteration with these settings (python -m pipeline run iteration), which stores them"
+                f"{', '.join(sorted(have)) or 'none'}; a replay loads no model: use --until credit, "
+                "or run an iteration with these settings (python -m pipeline run iteration), which has them"
             )
 
 
@@ -206,7 +206,7 @@ def _cut(stages: Sequence[Stage], until: str | None) -> tuple[Stage, ...]:
     return tuple(stages[: names.index(until) + 1])
 
 
-def _checked_label(label: str) -> str:
+def checked_label(label: str) -> str:
     if not LABEL.fullmatch(label):
         raise UsageError(
             f"--label {label!r}: use up to 64 letters, digits, '.', '_' and '-', the first a letter or digit"

@@ -48,12 +48,18 @@ class Replayed:
 
 
 def replay(
-    plan: ReplayPlan, indices: Sequence[int], progress: Progress, start: Callable[[], None] = lambda: None
+    plan: ReplayPlan,
+    indices: Sequence[int],
+    progress: Progress,
+    start: Callable[[], None] = lambda: None,
+    *,
+    compare: bool = True,
 ) -> Replayed:
     """Replay the iterations in order; those that are finished under this label are loaded.
 
     Args:
         start: starts Ray, if it has not; called before stages run.
+        compare: say how returns and advantages moved against the stored ones.
 
     Raises:
         UsageError: the label holds a replay with other settings, or scores are needed that are not stored.
@@ -68,9 +74,9 @@ def replay(
         due = due_stages(plan, stored, carried)
         if not due:
             continue
-        _begin(plan)
+        begin(plan)
         start()
-        _replay_one(result, stored, due, carried, progress)
+        _replay_one(result, stored, due, carried, progress, compare)
     result.seconds = time.monotonic() - began
     if result.done:
         _note_done(plan, result)
@@ -83,6 +89,7 @@ def _replay_one(
     due: Sequence[Any],
     carried: Mapping[str, TableRef],
     progress: Progress,
+    compare: bool,
 ) -> None:
     plan, place = result.plan, result.plan.place(stored.index)
     tables = inputs_of(stored, due, carried)
@@ -102,12 +109,12 @@ def _replay_one(
     result.done[stored.index] = done
     if plan.again:
         result.verified += _verify(plan, stored, done, what)
-    if plan.source.split is None:
+    if plan.source.split is not None:
+        result.scores[stored.index] = _scores(plan, stored, done)
+        place.folder.write_text("result.json", store.dump(result.scores[stored.index]))
+    elif compare:
         result.moved.append(movement_of(stored, done, progress))
-        summary = result.moved[-1].as_dict()
-    else:
-        summary = result.scores[stored.index] = _scores(plan, stored, done)
-    place.folder.write_text("result.json", store.dump(summary))
+        place.folder.write_text("result.json", store.dump(result.moved[-1].as_dict()))
 
 
 def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:
@@ -222,7 +229,7 @@ def _claim(plan: ReplayPlan) -> None:
         )
 
 
-def _begin(plan: ReplayPlan) -> None:
+def begin(plan: ReplayPlan) -> None:
     """Write down what is replayed, before the first stage of it runs."""
     if plan.folder.read_text("replay.json") is not None:
         return

@@ -15,9 +15,10 @@ from pipeline.replays.replayer import Replayed
 
 def replay_page(result: Replayed) -> RenderableType:
     """What changed and what ran, how numbers moved against the stored ones, and where the tables are."""
-    plan, sections = result.plan, [_head(result)]
+    plan = result.plan
+    sections: list[RenderableType] = [_head(result)]
     for key, before, now in plan.changes:
-        sections.append(Text(f"  {visible(f'{key}: {before!r} → {now!r}')}"))
+        sections.append(Text(f"  {visible(f'{key}: {brief(before)} → {brief(now)}')}"))
     if plan.source.split is not None:
         sections += _scores(result)
     elif rows := result.movement.rows():
@@ -57,6 +58,16 @@ def replay_dict(result: Replayed) -> dict[str, Any]:
         "notes": result.notes,
         "seconds": result.seconds,
     }
+
+
+def brief(value: Any) -> str:
+    """A setting in a few words: without what it leaves at None or empty."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if v is not None and v != {} and v != []}
+        return "{" + ", ".join(f"{k} = {brief(v)}" for k, v in kept.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(brief, value)) + "]"
+    return "default" if value is None else str(value)
 
 
 def _head(result: Replayed) -> Text:
