@@ -12,7 +12,7 @@ from typing import Any, Final
 from pipeline.algorithm import leave_out_silent, token_specs
 from pipeline.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
 from pipeline.evaluation import metric_sections
-from pipeline.fingerprints import pure_fingerprints
+from pipeline.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.settings import Settings
@@ -188,8 +188,7 @@ def _evaluation(settings: Settings) -> tuple[list[Stage], dict[str, dict[str, An
     workflow = load_workflow(settings.workflow.use, workflow_options(settings))
     sections = metric_sections(settings)
     metrics = weighted_rewards(settings, workflow, sections)
-    fingerprint = {"rewards": [plain(section.model_dump(mode="json")) for section in sections]}
-    return [EvaluateStage(metrics)], {"evaluate": fingerprint}
+    return [EvaluateStage(metrics)], {"evaluate": rewards_fingerprint(sections)}
 
 
 def _cut(stages: Sequence[Stage], until: str | None) -> tuple[Stage, ...]:
