@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.settings import Settings, parse_settings, settings_toml
 from pipeline.store import IterationStore, Run
-from stages.base import StageResult
-from stages.tables import Part, TableRef
+from stages.base import StageResult, map_parts
+from stages.tables import Part, TableRef, TableSink
 from workflows.trajectory import EPISODES, TASKS, TURNS
 
 ROLES = {
@@ -27,7 +28,9 @@ ROLES = {
     "summarise": "summariser",
     "update": "updater",
 }
-WORDS = ("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", "harbour", "indigo", "juniper")
+SYLLABLES = ("am", "ber", "bas", "cor", "del", "fen", "gar", "hol", "in", "jun", "kel", "lor", "mar", "nor")
+WORDS = tuple(a + b + c for a in SYLLABLES for b in SYLLABLES for c in SYLLABLES)
+ON_RAY = 20  # so many parts are written by several processes
 ROUND = ("search", "retrieve", "summarise", "update", "answer")
 SHARED = {"full": dict.fromkeys(ROLES.values(), "team"), "separate": {r: r for r in ROLES.values()}}
 
@@ -40,8 +43,8 @@ class Shape:
     group_size: int = 8
     tasks_per_part: int = 32
     rounds: int = 2
-    prompt_tokens: int = 48
-    response_tokens: int = 16
+    prompt_tokens: int = 40
+    response_tokens: int = 12
 
     @property
     def turns_per_episode(self) -> int:
@@ -110,14 +113,35 @@ def write_rollout(
 ) -> dict[str, TableRef]:
     """Write tasks, turns and episodes of one iteration, with manifests; the tables by name."""
     sinks = place.sinks(SAMPLE) | place.sinks(ROLLOUT)
-    parts: dict[str, list[Part]] = {name: [] for name in sinks}
-    for number in range(shape.parts):
-        for name, table in part_tables(place.index, number, shape, seed, models).items():
-            parts[name].append(sinks[name].write_part(number, table))
+    if shape.parts < ON_RAY:
+        written = [write_part(k, place.index, shape, seed, models, sinks) for k in range(shape.parts)]
+    else:
+        written = map_parts(
+            write_part,
+            range(shape.parts),
+            iteration=place.index,
+            shape=shape,
+            seed=seed,
+            models=models,
+            sinks=sinks,
+        )
+    parts: dict[str, list[Part]] = {name: [receipt[name] for receipt in written] for name in sinks}
     for stage in (SAMPLE, ROLLOUT):
         result = StageResult({name: parts[name] for name in stage.outputs})
         place.commit(stage, result, {"seed": seed}, {}, 0.0)  # type: ignore[arg-type]
     return {name: sink.ref(parts[name]) for name, sink in sinks.items()}
+
+
+def write_part(
+    number: int,
+    iteration: int,
+    shape: Shape,
+    seed: int,
+    models: Mapping[str, str],
+    sinks: Mapping[str, TableSink],
+) -> dict[str, Part]:
+    tables = part_tables(iteration, number, shape, seed, models)
+    return {name: sinks[name].write_part(number, table) for name, table in tables.items()}
 
 
 def part_tables(
@@ -132,6 +156,7 @@ def part_tables(
     for task in tasks:
         for sample in range(shape.group_size):
             _episode(draw, iteration, task, sample, golds[task], shape, models, turns, episodes)
+    turns |= _tokens(turns["event"], shape, draw.getrandbits(32))
     rows = {
         "task_id": tasks,
         "split": ["train"] * len(tasks),
@@ -200,7 +225,6 @@ def _turn(
             "metrics": [],
         }
     text, parsed, valid = _said(draw, step, gold)
-    ids = [draw.randrange(49152) for _ in range(shape.prompt_tokens + shape.response_tokens)]
     role = ROLES[step]
     return {
         "turn_index": position,
@@ -214,9 +238,6 @@ def _turn(
         "base_id": models[role],
         "policy_version": 0,
         "trainable": True,
-        "prompt_token_ids": ids[: shape.prompt_tokens],
-        "response_token_ids": ids[shape.prompt_tokens :],
-        "behaviour_logprobs": [-0.5] * shape.response_tokens,
         "sampling": '{"temperature":1.0}',
         "num_prompt_tokens": shape.prompt_tokens,
         "num_response_tokens": shape.response_tokens,
@@ -231,10 +252,33 @@ def _turn(
     }
 
 
+def _tokens(events: list[str], shape: Shape, seed: int) -> dict[str, pa.Array]:
+    """Token columns of llm turns, null for the others."""
+    draw = np.random.default_rng(seed)
+    llm = np.array([event == "llm" for event in events])
+
+    def lists(length: int, values: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
+        offsets = pa.array(np.concatenate([[0], np.cumsum(llm * length)]).astype(np.int32))
+        numbers = pa.array(values(int(llm.sum()) * length), kind)
+        return pa.ListArray.from_arrays(offsets, numbers, mask=pa.array(~llm))
+
+    def ids(count: int) -> Any:
+        return draw.integers(0, 49152, count, dtype=np.int32)
+
+    def logprobs(count: int) -> Any:
+        return -draw.exponential(0.5, count).astype(np.float32)
+
+    return {
+        "prompt_token_ids": lists(shape.prompt_tokens, ids, pa.int32()),
+        "response_token_ids": lists(shape.response_tokens, ids, pa.int32()),
+        "behaviour_logprobs": lists(shape.response_tokens, logprobs, pa.float32()),
+    }
+
+
 def _said(draw: random.Random, step: str, gold: str) -> tuple[str, Any, bool]:
     """Text, parsed value and whether the format holds."""
     valid = draw.random() < 0.9
-    words = " ".join(draw.sample((*WORDS, *gold.split(), *gold.split()), draw.randint(1, 3)))
+    words = " ".join(draw.choices((*draw.choices(WORDS, k=2), *gold.split()), k=draw.randint(1, 3)))
     if step == "plan":
         return f"<answer>{words}</answer>", {"answer": words, "steps": [words]}, valid
     if step == "search":
