@@ -39,8 +39,8 @@ def plan_with(run: Run, *overrides: str, split: str | None = None, **options: An
         ("workflow.options.max_rounds=1", "what was sampled depends on it"),
         ("models.team.max_model_len=99", "what was sampled depends on it"),
         ("run.name=other", "--label"),
-        ("ppo.learning_rate=0.1", "--update"),
-        ("models.team.trainer.precision=fp32", "--update"),
+        ("ppo.learning_rate=0.1", "only an update depends on it"),
+        ("models.team.trainer.precision=fp32", "only an update depends on it"),
         ('critic={kind="head"}', "forward pass"),
         ("evaluate.best=format", "--split"),
     ],
@@ -166,6 +166,8 @@ def test_only_iterations_with_a_finished_rollout_are_taken(tmp_path: Path) -> No
     places[1].folder.remove("rollout/manifest.json")
     assert Source(run).chosen(None) == [0, 2]
     assert Source(run).chosen("1:") == [2]
+    assert Source(run).unfinished("1:") == [1]
+    assert Source(run).unfinished("2:") == []
     with pytest.raises(UsageError, match="it has 0, 2"):
         Source(run).chosen("7:")
     with pytest.raises(UsageError, match="no evaluation on 'dev'"):

@@ -49,6 +49,7 @@ def run_replay(
     indices = source.chosen(iterations)
     with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes) as start:
         result = replay(plan, indices, RichProgress(), start)
+    result.notes += _left_out(source, iterations)
     if as_json:
         sys.stdout.write(json.dumps(plain(replay_dict(result)), indent=1) + "\n")
     else:
@@ -78,11 +79,15 @@ def run_ablate(
     folder = source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
     with held(folder), ray_when_needed(first.settings.cluster, first.changes) as start:
         found = ablate(plans, indices, RichProgress(), start, shown)
-    link = record(found)
+    link, notes = record(found), _left_out(source, iterations)
     if as_json:
-        sys.stdout.write(json.dumps(plain(ablation_dict(found, link)), indent=1) + "\n")
+        sys.stdout.write(json.dumps(plain(ablation_dict(found, link, notes)), indent=1) + "\n")
     else:
-        echo(make_console(), ablation_page(found, link))
+        echo(make_console(), ablation_page(found, link, notes))
+
+
+def _left_out(source: Source, span: str | None) -> list[str]:
+    return [f"iteration {i} is left out: its rollout is unfinished" for i in source.unfinished(span)]
 
 
 @contextmanager

@@ -72,9 +72,7 @@ def with_values(run: Run, values: Mapping[str, Any], where: str) -> Settings:
     return parse_settings(raw, where)
 
 
-def changes_of(
-    run: Run, settings: Settings, *, split: str | None = None, update: bool = False
-) -> list[Change]:
+def changes_of(run: Run, settings: Settings, *, split: str | None = None) -> list[Change]:
     """The settings that differ from the run's own, refused where stored turns can't follow them.
 
     Raises:
@@ -82,7 +80,7 @@ def changes_of(
     """
     own = parse_settings(stored_settings(run), f"settings of run {run.name!r}")
     found = list(different(*(plain(s.model_dump(mode="json")) for s in (own, settings))))
-    allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS), *(_UPDATES if update else ()))
+    allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS))
     for key, before, now in found:
         if not _is_of(key, allowed):
             raise UsageError(f"{key}: {before!r} → {now!r}: {_why_not(key, split)}")

@@ -22,7 +22,9 @@ def replay_page(result: Replayed) -> RenderableType:
     if plan.source.split is not None:
         sections += _scores(result)
     elif rows := result.movement.rows():
-        sections += [Text(), Text("Moved against the stored numbers", "bold"), _moved(rows)]
+        new = all(row["turns_before"] == 0 for row in rows)
+        title = "The run has no credit of its own yet" if new else "Moved against the stored numbers"
+        sections += [Text(), Text(title, "bold"), _moved(rows)]
     notes = [*result.notes, *(n for done in result.done.values() for n in done.notes)]
     notes = list(dict.fromkeys(notes))
     if notes:

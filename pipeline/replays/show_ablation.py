@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,7 +16,7 @@ from pipeline.replays.agreement import Matrix
 from pipeline.replays.show import brief
 
 
-def ablation_page(found: Ablation, link: str | None) -> RenderableType:
+def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> RenderableType:
     """Means by role, rank correlations, the most disputed episodes, and where everything is."""
     agreement, run = found.agreement, found.source.run
     sections: list[RenderableType] = [_head(found), _changes(found)]
@@ -40,11 +41,13 @@ def ablation_page(found: Ablation, link: str | None) -> RenderableType:
             sections.append(
                 Text(f"note: {visible(name)} leaves out {number(count)} episodes that others use", "yellow")
             )
+    told = [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)]
+    sections += [Text(f"note: {visible(note)}", "yellow") for note in dict.fromkeys(told)]
     where = {"tables": found.folder.url, "episodes": f"{found.folder.url}/episodes.parquet"}
     return Group(*sections, Text(), places(where | ({"MLflow": link} if link else {})))
 
 
-def ablation_dict(found: Ablation, link: str | None) -> dict[str, Any]:
+def ablation_dict(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> dict[str, Any]:
     """The same as plain values for `--json`."""
     return {
         "run": found.source.run.folder.url,
@@ -56,6 +59,7 @@ def ablation_dict(found: Ablation, link: str | None) -> dict[str, Any]:
         },
         "stages": {name: replayed.ran for name, replayed in found.replays.items()},
         **found.agreement.as_dict(),
+        "notes": [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)],
         "seconds": found.seconds,
         "link": link,
     }

@@ -44,13 +44,11 @@ class Source:
         """The indices of `span`, "A:B" without B as in Python, or all; either end may be left out.
 
         Raises:
-            UsageError: not such a text, nothing there, or one whose rollout is unfinished.
+            UsageError: not such a text, or none there whose rollout is finished.
         """
         what = "iteration" if self.split is None else f"evaluation on {self.split!r}"
         have = self.indices()
-        first, end = _span(span)
-        begun = [i for i in self._all() if i >= first and (end is None or i < end)]
-        wanted = [i for i in begun if i in have]
+        wanted = [i for i in have if _within(i, span)]
         if not wanted:
             asked = f" in {span}" if span else ""
             raise UsageError(
@@ -58,6 +56,11 @@ class Source:
                 f"it has {', '.join(map(str, have)) or 'none'}"
             )
         return wanted
+
+    def unfinished(self, span: str | None) -> list[int]:
+        """Those of the span that have begun, and can't be replayed because their rollout is unfinished."""
+        have = self.indices()
+        return [i for i in self._all() if _within(i, span) and i not in have]
 
     def _all(self) -> list[int]:
         if self.split is None:
@@ -90,6 +93,11 @@ def where_from(tables: Mapping[str, TableRef]) -> dict[str, dict[str, object]]:
         name: {"folder": table.folder, "rows": table.rows, "hash": hashes[name]}
         for name, table in sorted(tables.items())
     }
+
+
+def _within(index: int, span: str | None) -> bool:
+    first, end = _span(span)
+    return index >= first and (end is None or index < end)
 
 
 def _span(text: str | None) -> tuple[int, int | None]:
