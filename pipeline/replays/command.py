@@ -100,6 +100,9 @@ def held(folder: Folder) -> Iterator[None]:
     finally:
         if not begun and set(folder.names()) <= {"lock"}:  # there was nothing to run
             folder.fs.rm(folder.path, recursive=True)
+            above = folder.path.rpartition("/")[0]
+            if folder.is_local and not folder.fs.ls(above):  # elsewhere there are no empty folders
+                folder.fs.rmdir(above)
 
 
 @contextmanager
