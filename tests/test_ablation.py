@@ -159,13 +159,13 @@ def test_a_file_that_cannot_be_compared_is_refused(tmp_path: Path, text: str, sa
 
 
 def test_the_example_file_is_read_and_its_rewards_are_shared(tmp_path: Path) -> None:
-    path = "docs/examples/ablation.toml"
+    path = "docs/examples/variants/credit.toml"
     plans = variant_plans(Source(write_run(settings_of(str(tmp_path)))), path, None)
     assert list(plans) == list(read_variants(path))
     assert plans["stored"].changes == ()
     one, other = (plans[name].stages[0].rewards.items[0].reward for name in ("stored", "rloo"))  # type: ignore[attr-defined]
     assert one is other
-    assert {plan.label.partition("/")[0] for plan in plans.values()} == {"ablation"}
+    assert {plan.label.partition("/")[0] for plan in plans.values()} == {"credit"}
 
 
 @pytest.fixture(scope="module")
