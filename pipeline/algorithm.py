@@ -68,6 +68,18 @@ def algorithms(
     return {model_id: _algorithm(settings, model_id, method, response_limits) for model_id in trained}
 
 
+def token_specs(settings: Settings, method: Credit) -> dict[str, TokenSpec]:
+    """How the turns of every trained model become token advantages; needs no checkpoint.
+
+    Raises:
+        UsageError: settings that contradict each other.
+    """
+    _check_roles(settings)
+    _check_advantage(settings)
+    trained = [model_id for model_id, section in settings.models.items() if section.train]
+    return {m: _tokens(settings, m, settings.ppo_of(m), _role_losses(settings, m), method) for m in trained}
+
+
 def frozen_roles(settings: Settings) -> frozenset[str]:
     """Roles whose turns are played and rewarded, but not trained on, though their model is."""
     return frozenset(role for role, section in settings.roles.items() if section.frozen)
@@ -99,14 +111,7 @@ def _algorithm(
         schedule = ScheduleSpec(ppo.schedule, ppo.warmup_updates, ppo.total_updates, ppo.final_share)
     except UsageError as error:
         raise UsageError(f"[ppo] of model {model_id!r}: {error}") from None
-    tokens = _tokens(settings, model_id, ppo, roles)
-    # a credit method of the user's own is trusted until it gives a negative weight
-    weighs = ":" in settings.credit_method or getattr(method, "gives_weights", False)
-    if tokens.imitate and not weighs:
-        raise UsageError(
-            f"model {model_id!r}: the supervised loss imitates turns by weights that are never negative, "
-            f'and credit {settings.credit_method!r} gives others; use [credit] use = "rejection"'
-        )
+    tokens = _tokens(settings, model_id, ppo, roles, method)
     if settings.models[model_id].engine == DEMONSTRATIONS and not tokens.imitate:
         raise UsageError(
             f"model {model_id!r} speaks from demonstrations, which it did not sample, and its loss is "
@@ -160,8 +165,17 @@ def _without_kl(terms: RoleLoss) -> RoleLoss:
     return RoleLoss(terms.clip_low, terms.clip_high, None, terms.entropy_coefficient, terms.weight)
 
 
-def _tokens(settings: Settings, model_id: str, ppo: PpoSection, roles: Mapping[str, RoleLoss]) -> TokenSpec:
+def _tokens(
+    settings: Settings, model_id: str, ppo: PpoSection, roles: Mapping[str, RoleLoss], method: Credit
+) -> TokenSpec:
     advantage = settings.advantage
+    imitate = ppo.loss == "supervised"
+    # a credit method of the user's own is trusted until it gives a negative weight
+    if imitate and not (":" in settings.credit_method or getattr(method, "gives_weights", False)):
+        raise UsageError(
+            f"model {model_id!r}: the supervised loss imitates turns by weights that are never negative, "
+            f'and credit {settings.credit_method!r} gives others; use [credit] use = "rejection"'
+        )
     prices = {r: t.kl_coefficient for r, t in roles.items() if t.kl_coefficient is not None}
     return TokenSpec(
         model_id=model_id,
@@ -174,7 +188,7 @@ def _tokens(settings: Settings, model_id: str, ppo: PpoSection, roles: Mapping[s
         if ppo.kl_in == "reward"
         else RewardKl(),
         importance=Importance(ppo.importance, ppo.importance_level, ppo.importance_cap, ppo.importance_floor),
-        imitate=ppo.loss == "supervised",
+        imitate=imitate,
     )
 
 

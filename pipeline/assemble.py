@@ -80,7 +80,7 @@ def assemble(settings: Settings) -> Plan:
         if check := getattr(tool, "check", None):
             check()
     engine_specs, checkpoints = _engines(settings, models)
-    method = _credit(settings)
+    method = credit_method(settings)
     learn = algorithms(settings, method, _response_limits(settings, workflow))
     trainer_specs = {
         m.model_id: _trainer(settings, m, engine_specs, learn[m.model_id]) for m in models.trainable
@@ -296,7 +296,8 @@ def _player(settings: Settings, models: ModelMap, roles: Mapping[str, RoleSettin
     )
 
 
-def _credit(settings: Settings) -> Credit:
+def credit_method(settings: Settings) -> Credit:
+    """The credit method of the settings, checked against the group size where its advantages are used."""
     method = load_credit(settings.credit_method, settings.credit.options)
     check = getattr(method, "check", None)
     if check and settings.advantage.use == "from_credit":
@@ -330,13 +331,12 @@ def _stages(
         always_first=data.always_first,
         remarks=tuple(tasks.remarks),
     )
-    specs = tuple(_partition_spec(settings, m.model_id) for m in models.trainable)
     return [
         sample,
         RolloutStage(rollout.group_size, rollout.max_in_flight, rollout.max_failed_share),
         RewardStage(weighted_rewards(settings, workflow, settings.rewards), settings.credit.truncated),
         CreditStage(method, leave_out_silent(settings)),
-        PartitionStage(specs, frozen_roles(settings)),
+        partition_stage(settings, models),
         *_update_stages(models, learn),
     ]
 
@@ -352,6 +352,12 @@ def _update_stages(models: ModelMap, learn: Mapping[str, Algorithm]) -> list[Sta
         for m in models.trainable
     ]
     return [*scores, *advantage, *updates]
+
+
+def partition_stage(settings: Settings, models: ModelMap) -> PartitionStage:
+    """How the rows of every trained model are cut."""
+    specs = tuple(_partition_spec(settings, m.model_id) for m in models.trainable)
+    return PartitionStage(specs, frozen_roles(settings))
 
 
 def _partition_spec(settings: Settings, model_id: str) -> PartitionSpec:

@@ -84,6 +84,80 @@ def run_evaluate(config: Config = "pipeline.toml", set_: Set = None, as_json: Js
     jobs.evaluate(config, set_ or [], as_json=as_json)
 
 
+@run_app.command("replay")
+def run_replay(
+    run: RunName,
+    set_: Set = None,
+    iterations: Annotated[
+        str | None,
+        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Score the evaluations on this split instead.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The replay's name. Default: what changed.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="The last stage: reward, credit, partition, advantage (default)."),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--all", help="Run every stage, and compare with the stored numbers bit for bit."),
+    ] = False,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Reward and credit the stored turns of a run anew, with other settings: no engine, no model.
+
+    Only the stages run that a changed setting concerns. The run is not written to: results are under
+    RUN/replays/LABEL, and the same command goes on where it was stopped.
+    """
+    from pipeline.replays.command import run_replay
+
+    run_replay(
+        run,
+        root,
+        set_ or [],
+        iterations=iterations,
+        split=split,
+        label=label,
+        until=until,
+        again=again,
+        as_json=as_json,
+    )
+
+
+@run_app.command("ablate")
+def run_ablate(
+    run: RunName,
+    variants: Annotated[
+        str,
+        typer.Option("--variants", help="A TOML file with a [variants.<name>] table of settings for each."),
+    ],
+    iterations: Annotated[
+        str | None,
+        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The ablation's name. Default: that of the file.")
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=0, help="How many disputed episodes to list.")
+    ] = 10,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Compare several settings of rewards and credit over the same stored turns.
+
+    Each variant is a replay under RUN/replays/LABEL/VARIANT, and a run in MLflow.
+    """
+    from pipeline.replays.command import run_ablate
+
+    run_ablate(run, root, variants, iterations=iterations, label=label, shown=episodes, as_json=as_json)
+
+
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="The new folder to write.")],

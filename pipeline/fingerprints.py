@@ -15,6 +15,7 @@ import fsspec
 
 from pipeline.algorithm import Algorithm
 from pipeline.settings import ModelSection, RewardSection, Settings
+from stages.advantages.spec import TokenSpec
 from stages.base import Stage
 from stages.engines.openai_endpoint import PACE
 from stages.engines.server import DEMONSTRATIONS, REMOTE
@@ -30,6 +31,7 @@ def fingerprints_of(
 ) -> dict[str, dict[str, Any]]:
     """What each stage's result depends on beside its inputs. Throughput settings are left out."""
     partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
+    tokens = {m: algorithm.tokens for m, algorithm in learn.items()}
     dump = settings.model_dump(mode="json")
     rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
     fingerprints: dict[str, dict[str, Any]] = {
@@ -39,20 +41,7 @@ def fingerprints_of(
             "shard": settings.rollout.tasks_per_shard,
         },
         "rollout": {**team_fingerprint(settings), "rollout": rollout, "seed": settings.run.seed},
-        "reward": {
-            **rewards_fingerprint(settings.rewards),
-            "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
-            "truncated": settings.credit.truncated,
-        },
-        "credit": {
-            "credit": {**dump["credit"], "use": settings.credit_method},
-            "source": source_hash(settings.credit_method),
-        },
-        "partition": {
-            "models": {spec.model_id: asdict(spec) for spec in partition.models},
-            "frozen_roles": sorted(partition.frozen_roles),
-        },
-        "advantage": {m: asdict(algorithm.tokens) for m, algorithm in learn.items()},
+        **pure_fingerprints(settings, partition, tokens),
     }
     for stage in stages:
         kind, _, model_id = stage.name.partition("/")
@@ -73,6 +62,29 @@ def fingerprints_of(
                 "loss_source": source_hash(algorithm.loss.name),
             }
     return fingerprints
+
+
+def pure_fingerprints(
+    settings: Settings, partition: PartitionStage, tokens: Mapping[str, TokenSpec]
+) -> dict[str, dict[str, Any]]:
+    """Those of the stages that use no engine and no trainer; `tokens` by model."""
+    dump = settings.model_dump(mode="json")
+    return {
+        "reward": {
+            **rewards_fingerprint(settings.rewards),
+            "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
+            "truncated": settings.credit.truncated,
+        },
+        "credit": {
+            "credit": {**dump["credit"], "use": settings.credit_method},
+            "source": source_hash(settings.credit_method),
+        },
+        "partition": {
+            "models": {spec.model_id: asdict(spec) for spec in partition.models},
+            "frozen_roles": sorted(partition.frozen_roles),
+        },
+        "advantage": {model_id: asdict(spec) for model_id, spec in tokens.items()},
+    }
 
 
 def team_fingerprint(settings: Settings) -> dict[str, Any]:

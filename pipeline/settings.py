@@ -258,13 +258,22 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
             f"no settings file {str(file)!r} in {Path.cwd()}; pass --config FILE, or start from the "
             "pipeline.toml that ships with Cadre"
         )
-    try:
-        raw = tomllib.loads(file.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: not valid TOML: {error}") from None
+    raw = read_toml(file.read_bytes(), str(file))
     for override in overrides:
-        _apply_override(raw, override)
+        set_override(raw, override)
     return parse_settings(raw, str(file))
+
+
+def read_toml(data: bytes, where: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        UsageError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: not valid TOML: {error}") from None
 
 
 def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
@@ -289,38 +298,50 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> None:
+def set_override(raw: dict[str, Any], override: str) -> None:
+    """Apply one `key.path=value`, the value in TOML syntax, to nested settings.
+
+    Raises:
+        UsageError: it is not such a text, or its path leads nowhere.
+    """
     key, separator, text = override.partition("=")
-    path = [p.strip() for p in key.strip().split(".")]
-    if not separator or not all(path):
+    if not separator or not all(p.strip() for p in key.split(".")):
         raise UsageError(f"--set {override!r}: expected KEY=VALUE, for example --set rollout.group_size=4")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string: --set run.name=first
+    set_value(raw, key, value, f"--set {override!r}")
+
+
+def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Put `value` at the dotted `key` of nested settings, which makes the sections on the way.
+
+    Raises:
+        UsageError: the path leads through a value, or to an entry that a list does not have.
+    """
+    path = [p.strip() for p in key.split(".")]
     node: Any = raw
     for step in path[:-1]:
-        node = node.setdefault(step, {}) if isinstance(node, dict) else _list_item(node, step, override)
+        node = node.setdefault(step, {}) if isinstance(node, dict) else _list_item(node, step, where)
     if isinstance(node, list):
-        node[_index(node, path[-1], override)] = value
+        node[_index(node, path[-1], where)] = value
     elif isinstance(node, dict):
         node[path[-1]] = value
     else:
-        raise UsageError(f"--set {override!r}: {'.'.join(path[:-1])} is a value, it has no key {path[-1]!r}")
+        raise UsageError(f"{where}: {'.'.join(path[:-1])} is a value, it has no key {path[-1]!r}")
 
 
-def _index(node: list[Any], step: str, override: str) -> int:
+def _index(node: list[Any], step: str, where: str) -> int:
     if not step.isdigit() or int(step) >= len(node):
-        raise UsageError(
-            f"--set {override!r}: {step!r} is not one of the {len(node)} entries (0 to {len(node) - 1})"
-        )
+        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries (0 to {len(node) - 1})")
     return int(step)
 
 
-def _list_item(node: Any, step: str, override: str) -> Any:
+def _list_item(node: Any, step: str, where: str) -> Any:
     if not isinstance(node, list):
-        raise UsageError(f"--set {override!r}: a value stands where a section is expected, before {step!r}")
-    return node[_index(node, step, override)]
+        raise UsageError(f"{where}: a value stands where a section is expected, before {step!r}")
+    return node[_index(node, step, where)]
 
 
 def _validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:

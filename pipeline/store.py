@@ -143,7 +143,7 @@ class IterationStore:
         for table, schema in stage.outputs.items():
             place = self._place(stage, table)
             for part in manifest.tables[table]:
-                self._check_part(f"{place}/{part.name}", part)
+                check_part(f"{place}/{part.name}", part)
             refs[table] = TableRef(table, place, schema, tuple(manifest.tables[table]))
         return refs
 
@@ -182,16 +182,6 @@ class IterationStore:
     def _place(self, stage: Stage, table: str) -> str:
         place = stage.places[table]
         return f"{self.folder.url}/{stage.folder}" + (f"/{place}" if place else "")
-
-    def _check_part(self, url: str, part: Part) -> None:
-        fs, path = fsspec.core.url_to_fs(url)
-        size = fs.info(path)["size"] if fs.exists(path) else None
-        if size != part.bytes:
-            got = "is missing" if size is None else f"has {size} bytes"
-            raise CadreError(
-                f"{url} {got}, its manifest says {part.bytes} bytes; restore the file, or remove the "
-                "stage's folder and those of the stages after it to compute them again"
-            )
 
 
 class Run:
@@ -249,6 +239,22 @@ class Run:
                 files = json.loads(text)["files"]
                 found.append((int(name), any(f["name"].startswith("trainer/") for f in files)))
         return found
+
+
+def check_part(url: str, part: Part) -> None:
+    """Refuse a file that is gone or has another size than its manifest says.
+
+    Raises:
+        CadreError: naming the file, and what to do.
+    """
+    fs, path = fsspec.core.url_to_fs(url)
+    size = fs.info(path)["size"] if fs.exists(path) else None
+    if size != part.bytes:
+        got = "is missing" if size is None else f"has {size} bytes"
+        raise CadreError(
+            f"{url} {got}, its manifest says {part.bytes} bytes; restore the file, or remove the "
+            "stage's folder and those of the stages after it to compute them again"
+        )
 
 
 def input_hashes(inputs: Mapping[str, TableRef]) -> dict[str, str]:
@@ -330,14 +336,15 @@ def from_mark(text: str) -> dict[str, Any]:
 
 def differences(before: Any, now: Any, path: str = "", limit: int = 6) -> str:
     """`key: before → now` for every leaf that differs, the first few of them."""
-    found = list(_different(before, now, path))
+    found = list(different(before, now, path))
     shown = [f"{k}: {b!r} → {n!r}" for k, b, n in found[:limit]]
     return "; ".join(shown) + (f"; and {len(found) - limit} more" if len(found) > limit else "")
 
 
-def _different(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def different(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """`(key, before, now)` of every leaf that differs; a list is a leaf."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted(before.keys() | now.keys()):
-            yield from _different(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+            yield from different(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
     elif before != now:
         yield path, before, now

@@ -143,11 +143,26 @@ def score_turns(
     Raises:
         SchemaError: a turn of an episode, or an episode of a task, that is not there, or two rows of one key.
     """
-    if truncated not in get_args(Truncated):
-        raise UsageError(f"truncated is {truncated!r}; use one of {', '.join(get_args(Truncated))}")
+    return score_variants(tasks, turns, episodes, [(rewards, truncated)])[0]
+
+
+def score_variants(
+    tasks: pa.Table,
+    turns: pa.Table,
+    episodes: pa.Table,
+    variants: Sequence[tuple[WeightedRewards, Truncated]],
+) -> list[pa.Table]:
+    """`score_turns` for several settings of rewards at once, a table each.
+
+    Rows are read and decoded once. A reward object that several variants have, under the same name and
+    for the same roles and steps, is called once for an episode.
+    """
+    for _, truncated in variants:
+        if truncated not in get_args(Truncated):
+            raise UsageError(f"truncated is {truncated!r}; use one of {', '.join(get_args(Truncated))}")
     task_of = _by_key(_rows(tasks, TASKS_SEEN), "task_id", "tasks")
     episode_of = _by_key(_rows(episodes, EPISODES_SEEN), "episode_id", "episodes")
-    scored: list[dict[str, Any]] = []
+    scored: list[list[dict[str, Any]]] = [[] for _ in variants]
     for episode_id, its_turns in _turns_by_episode(_rows(turns, TURNS_SEEN)):
         if episode_id not in episode_of:
             raise SchemaError(f"turns has episode {episode_id!r}, which episodes lacks")
@@ -155,8 +170,9 @@ def score_turns(
         if episode["task_id"] not in task_of:
             raise SchemaError(f"episode {episode_id!r} plays task {episode['task_id']!r}, which tasks lacks")
         task = task_of[episode["task_id"]]
-        scored += _score_episode(episode, task, its_turns, rewards, truncated)
-    return pa.Table.from_pylist(scored, schema=REWARDS)
+        for rows, more in zip(scored, _score_episode(episode, task, its_turns, variants), strict=True):
+            rows += more
+    return [pa.Table.from_pylist(rows, schema=REWARDS) for rows in scored]
 
 
 def kind_of(reason: str) -> str:
@@ -168,31 +184,62 @@ def _score_episode(
     episode: Mapping[str, Any],
     task: Mapping[str, Any],
     turns: list[dict[str, Any]],
-    rewards: WeightedRewards,
-    truncated: Truncated,
-) -> list[dict[str, Any]]:
-    reason = _why_unusable(episode["status"], turns)
-    parts: dict[str, list[float | None]] = {}
-    if reason is None:
-        for turn in turns:
-            for column in _JSON_COLUMNS:
-                turn[column] = None if turn[column] is None else json.loads(turn[column])
-            turn["metrics"] = {m["name"]: m["value"] for m in turn["metrics"] or ()}
-        played = PlayedEpisode(
-            episode["episode_id"],
-            episode["status"],
-            json.loads(task["inputs"]),
-            json.loads(task["gold"]),
-            [MappingProxyType(turn) for turn in turns],  # what a reward writes there, no other may read
+    variants: Sequence[tuple[WeightedRewards, Truncated]],
+) -> list[list[dict[str, Any]]]:
+    """The rows of one episode, for each variant."""
+    broken = _why_unusable(episode["status"], turns)
+    played = None if broken is not None else _played(episode, task, turns)
+    known: dict[tuple[Any, ...], list[float | None] | _RewardFailed] = {}
+    scored = []
+    for rewards, truncated in variants:
+        reason, parts = broken, {}
+        if played is not None:
+            try:
+                parts = {item.name: _values_once(item, played, known) for item in rewards.items}
+            except _RewardFailed as failure:
+                reason = str(failure)
+        scored.append(
+            [
+                _row(turn, reason or _why_no_reward(turn, truncated), position, parts, rewards)
+                for position, turn in enumerate(turns)
+            ]
         )
+    return scored
+
+
+def _played(
+    episode: Mapping[str, Any], task: Mapping[str, Any], turns: list[dict[str, Any]]
+) -> PlayedEpisode:
+    """The episode as rewards see it; decodes the JSON columns of `turns` in place."""
+    for turn in turns:
+        for column in _JSON_COLUMNS:
+            turn[column] = None if turn[column] is None else json.loads(turn[column])
+        turn["metrics"] = {m["name"]: m["value"] for m in turn["metrics"] or ()}
+    return PlayedEpisode(
+        episode["episode_id"],
+        episode["status"],
+        json.loads(task["inputs"]),
+        json.loads(task["gold"]),
+        [MappingProxyType(turn) for turn in turns],  # what a reward writes there, no other may read
+    )
+
+
+def _values_once(
+    item: WeightedReward,
+    episode: PlayedEpisode,
+    known: dict[tuple[Any, ...], list[float | None] | _RewardFailed],
+) -> list[float | None]:
+    """`_values`, or what it gave or raised before for this reward of the episode."""
+    key = (item.name, id(item.reward), item.roles, item.steps)
+    if key not in known:
         try:
-            parts = {item.name: _values(item, played) for item in rewards.items}
+            known[key] = _values(item, episode)
         except _RewardFailed as failure:
-            reason = str(failure)
-    return [
-        _row(turn, reason or _why_no_reward(turn, truncated), position, parts, rewards)
-        for position, turn in enumerate(turns)
-    ]
+            known[key] = failure
+    found = known[key]
+    if isinstance(found, _RewardFailed):
+        raise found
+    return found
 
 
 def _why_unusable(status: str, turns: list[dict[str, Any]]) -> str | None:

@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ from stages.tables import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
 
 Lease = Literal["none", "engine", "trainer"]
+
+TASKS_PER_CPU: Final = 8  # enough that unequal parts even out
 
 
 @dataclass(slots=True)
@@ -169,7 +171,8 @@ def map_parts(
     A receipt is a small dict that pickles: `work` writes its tables itself. An error raised by `work`
     comes back as itself, not as Ray's wrapper, with its worker's traceback as a note. `retries=0` is
     for work with side effects that must not happen twice; `concurrency` bounds how many parts are
-    under way at once.
+    under way at once; by default as many as the cluster has CPUs, for Ray ends idle processes beyond
+    that within a second, and starting them anew costs more than most parts do.
     """
     import pickle
 
@@ -183,7 +186,10 @@ def map_parts(
         receipt = pickle.dumps(_outcome(work, index, arguments))
         return pa.table({"index": [index], "receipt": pa.array([receipt], pa.binary())})
 
-    rows = ray.data.from_items([{"index": i} for i in indices], override_num_blocks=len(indices))
+    at_once = concurrency or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    # many small parts share a task, of which each costs some 20 ms; a part that the caller counts has its own
+    tasks = len(indices) if concurrency else min(len(indices), TASKS_PER_CPU * at_once)
+    rows = ray.data.from_items([{"index": i} for i in indices], override_num_blocks=tasks)
     with warnings.catch_warnings():
         # Ray 2.60 warns that this way of passing max_retries goes in 2.64, and has no other yet
         warnings.simplefilter("ignore")
@@ -192,7 +198,7 @@ def map_parts(
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=num_cpus,
-            compute=ray.data.TaskPoolStrategy(size=min(concurrency, len(indices)) if concurrency else None),
+            compute=ray.data.TaskPoolStrategy(size=min(at_once, tasks)),
             max_retries=retries,
         )
     receipts: dict[int, dict[str, Any]] = {}

@@ -76,7 +76,7 @@ class CreditStage:
         receipts = map_parts(
             credit_part,
             indices,
-            on_done=lambda _: context.progress.advance(),
+            on_done=lambda done: context.progress.advance(turns=done["turns"]),
             tables=tables,
             sink=outputs["credit"],
             method=method,

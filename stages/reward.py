@@ -17,9 +17,9 @@ from rewards.scoring import (
     Truncated,
     WeightedRewards,
     kind_of,
-    score_turns,
+    score_variants,
 )
-from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.base import Account, Context, Lease, Progress, StageResult, map_parts
 from stages.tables import Part, TableRef, TableSink, aligned_parts
 from workflows.trajectory import REWARDS, TURN_KEYS
 
@@ -52,35 +52,52 @@ class RewardStage:
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tables = {name: inputs[name] for name in self.inputs}
-        indices = aligned_parts(tables)
-        context.progress.start("reward", len(indices), "part")
-        receipts = map_parts(
-            score_part,
-            indices,
-            on_done=lambda _: context.progress.advance(),
-            tables=tables,
-            sink=outputs["rewards"],
-            rewards=self.rewards,
-            truncated=self.truncated,
-        )
-        context.progress.finish()
-        return _result(receipts)
+        variants, sinks = [(self.rewards, self.truncated)], [outputs["rewards"]]
+        return score_together(
+            {name: inputs[name] for name in self.inputs}, sinks, variants, context.progress
+        )[0]
+
+
+def score_together(
+    tables: Mapping[str, TableRef],
+    sinks: Sequence[TableSink],
+    variants: Sequence[tuple[WeightedRewards, Truncated]],
+    progress: Progress,
+) -> list[StageResult]:
+    """What the stage does for each of several variants, which see the same turns: read once, part by part.
+
+    A reward that several of them have, as one object, is computed once.
+    """
+    indices = aligned_parts(tables)
+    progress.start("reward", len(indices), "part")
+    receipts = map_parts(
+        score_part,
+        indices,
+        on_done=lambda done: progress.advance(turns=done["variants"][0]["turns"]),
+        tables=tables,
+        sinks=sinks,
+        variants=variants,
+    )
+    progress.finish()
+    return [_result([receipt["variants"][k] for receipt in receipts]) for k in range(len(variants))]
 
 
 def score_part(
     index: int,
     tables: Mapping[str, TableRef],
-    sink: TableSink,
-    rewards: WeightedRewards,
-    truncated: Truncated,
+    sinks: Sequence[TableSink],
+    variants: Sequence[tuple[WeightedRewards, Truncated]],
 ) -> dict[str, Any]:
-    """Score part `index` and write it; the receipt has its part, counts and sums."""
+    """Score part `index` and write it; the receipt has its part, counts and sums, for each variant."""
     tasks, turns, episodes = (
         tables[name].read_part(index, schema.names)
         for name, schema in (("tasks", TASKS_SEEN), ("turns", TURNS_SEEN), ("episodes", EPISODES_SEEN))
     )
-    scored = score_turns(tasks, turns, episodes, rewards, truncated=truncated)
+    scored = score_variants(tasks, turns, episodes, variants)
+    return {"variants": [_receipt(index, *each, turns) for each in zip(scored, sinks, strict=True)]}
+
+
+def _receipt(index: int, scored: pa.Table, sink: TableSink, turns: pa.Table) -> dict[str, Any]:
     reasons = [r for r in scored["no_reward_reason"].to_pylist() if r is not None]
     return {
         "part": sink.write_part(index, scored),

@@ -103,7 +103,9 @@ def some_parts(num_parts=3, tasks_per_part=3, samples=4, **options):
 def run_here(tables, folder):
     """reward and credit over the parts, in this process; the results and the tables with two more."""
     rewards = TableSink("rewards", f"{folder}/rewards", REWARDS)
-    receipts = [score_part(k, tables, rewards, REWARD_LIST, "as_malformed") for k in aligned_parts(tables)]
+    variants = [(REWARD_LIST, "as_malformed")]
+    scored = [score_part(k, tables, [rewards], variants) for k in aligned_parts(tables)]
+    receipts = [receipt["variants"][0] for receipt in scored]
     tables = tables | {"rewards": rewards.ref([r["part"] for r in receipts])}
     credit = TableSink("credit", f"{folder}/credit", CREDIT)
     credits = [credit_part(k, tables, credit, METHOD) for k in aligned_parts(tables)]

@@ -1,0 +1,139 @@
+"""`run replay` and `run ablate`: from the command line to what is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pipeline.lock import RunLock
+from pipeline.progress import RichProgress
+from pipeline.render import echo, make_console, plain
+from pipeline.replays.ablation import ablate
+from pipeline.replays.plan import replay_plan
+from pipeline.replays.record import record
+from pipeline.replays.replayer import replay
+from pipeline.replays.settings import Change, overridden
+from pipeline.replays.show import replay_dict, replay_page
+from pipeline.replays.show_ablation import ablation_dict, ablation_page
+from pipeline.replays.source import Source
+from pipeline.replays.variants import variant_plans
+from pipeline.runs import find_run
+from pipeline.settings import ClusterSection
+from pipeline.signals import raise_on_stop_signals
+from pipeline.store import Folder
+
+
+def run_replay(
+    name: str,
+    root: str,
+    overrides: Sequence[str],
+    *,
+    iterations: str | None,
+    split: str | None,
+    label: str | None,
+    until: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Replay a stored run with other settings, and print how its numbers moved.
+
+    Raises:
+        UsageError: no such run or iteration, or a setting that stored turns can't follow.
+        RunFailed: a stage failed, or with `again`, numbers differ from the stored ones.
+    """
+    run = find_run(root, name)
+    source = Source(run, split)
+    plan = replay_plan(source, overridden(run, overrides), label=label, until=until, again=again)
+    indices = source.chosen(iterations)
+    with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes) as start:
+        result = replay(plan, indices, RichProgress(), start)
+    result.notes += _left_out(source, iterations)
+    if as_json:
+        sys.stdout.write(json.dumps(plain(replay_dict(result)), indent=1) + "\n")
+    else:
+        echo(make_console(), replay_page(result))
+
+
+def run_ablate(
+    name: str,
+    root: str,
+    variants: str,
+    *,
+    iterations: str | None,
+    label: str | None,
+    shown: int,
+    as_json: bool,
+) -> None:
+    """Compare several settings of rewards and credit over the stored turns of a run.
+
+    Raises:
+        UsageError: no such run, iteration or file, or a variant that stored turns can't follow.
+        RunFailed: a stage failed.
+    """
+    source = Source(find_run(root, name))
+    plans = variant_plans(source, variants, label)
+    indices = source.chosen(iterations)
+    first = next(iter(plans.values()))
+    folder = source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
+    with held(folder), ray_when_needed(first.settings.cluster, first.changes) as start:
+        found = ablate(plans, indices, RichProgress(), start, shown)
+    link, notes = record(found), _left_out(source, iterations)
+    if as_json:
+        sys.stdout.write(json.dumps(plain(ablation_dict(found, link, notes)), indent=1) + "\n")
+    else:
+        echo(make_console(), ablation_page(found, link, notes))
+
+
+def _left_out(source: Source, span: str | None) -> list[str]:
+    return [f"iteration {i} is left out: its rollout is unfinished" for i in source.unfinished(span)]
+
+
+@contextmanager
+def held(folder: Folder) -> Iterator[None]:
+    """One writer per replay. The run itself is not locked: it may be training."""
+    begun = folder.names()
+    try:
+        with RunLock(folder):
+            yield
+    finally:
+        if not begun and set(folder.names()) <= {"lock"}:  # there was nothing to run
+            folder.fs.rm(folder.path, recursive=True)
+            above = folder.path.rpartition("/")[0]
+            if folder.is_local and not folder.fs.ls(above):  # elsewhere there are no empty folders
+                folder.fs.rmdir(above)
+
+
+@contextmanager
+def ray_when_needed(
+    cluster: ClusterSection, changes: Sequence[Change], *, signals: bool = True
+) -> Iterator[Callable[[], None]]:
+    """A function that starts Ray when it is first called; Ray ends with the block.
+
+    Ray is started here, also for a run that was made on a cluster, unless the replay's own settings
+    name one.
+    """
+    import ray
+
+    from pipeline.cluster import start_ray
+
+    address = cluster.address if any(key == "cluster.address" for key, _, _ in changes) else "local"
+    started = False
+
+    def start() -> None:
+        nonlocal started
+        if started or ray.is_initialized():
+            return
+        start_ray(address, cluster.object_store_gib)
+        started = True
+        if signals:
+            raise_on_stop_signals()  # starting Ray puts its own handlers in their place
+
+    if signals:
+        raise_on_stop_signals()
+    try:
+        yield start
+    finally:
+        if started:
+            ray.shutdown()

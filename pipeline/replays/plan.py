@@ -1,0 +1,213 @@
+"""What a replay runs: the pure stages with new settings, and the folder that they write to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pipeline.algorithm import leave_out_silent, token_specs
+from pipeline.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
+from pipeline.evaluation import metric_sections
+from pipeline.fingerprints import pure_fingerprints, rewards_fingerprint
+from pipeline.replays.settings import Change, changes_of, depends_on
+from pipeline.replays.source import Source, Stored
+from pipeline.settings import Settings
+from pipeline.sharing import model_map
+from pipeline.store import Folder, IterationStore, input_hashes, plain
+from stages.advantage import AdvantageStage
+from stages.advantages.spec import TokenSpec
+from stages.base import Stage, carried_of
+from stages.credit import CreditStage
+from stages.evaluate import EvaluateStage
+from stages.reward import RewardStage
+from stages.stored_scores import StoredScoresStage
+from stages.tables import TableRef
+from workflows.errors import UsageError, did_you_mean
+from workflows.loading import load_workflow
+
+STEPS: Final = ("reward", "credit", "partition", "advantage")
+LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """One replay, checked. `again` runs every stage, changed or not."""
+
+    source: Source
+    settings: Settings
+    changes: tuple[Change, ...]
+    stages: tuple[Stage, ...]
+    fingerprints: Mapping[str, Mapping[str, Any]]
+    tokens: tuple[TokenSpec, ...]
+    label: str
+    until: str
+    again: bool = False
+
+    @property
+    def folder(self) -> Folder:
+        return self.source.run.folder.child(f"replays/{self.label}")
+
+    def place(self, index: int) -> IterationStore:
+        return IterationStore(self.folder.child(f"{index:05d}"), index)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What may not change under one label."""
+        return {
+            "split": self.source.split,
+            "all": self.again,
+            "settings": depends_on(self.settings),
+        }
+
+    def fingerprints_at(self, stored: Stored) -> dict[str, Mapping[str, Any]]:
+        """Stored scores are what they are: theirs are those of the run."""
+        found = dict(self.fingerprints)
+        for stage in self.stages:
+            if isinstance(stage, StoredScoresStage):
+                found[stage.name] = stored.manifests[stage.name].fingerprint
+        return found
+
+
+def replay_plan(
+    source: Source,
+    settings: Settings,
+    *,
+    label: str | None = None,
+    until: str | None = None,
+    again: bool = False,
+) -> ReplayPlan:
+    """Check changed settings against the run that they are of. Loads plug-ins, but no data and no model.
+
+    Args:
+        settings: of `replays.settings.overridden`.
+        label: names the replay; by default it follows from what changed.
+        until: the last stage to run, one of STEPS; by default all of them.
+        again: run every stage, also those that nothing changed.
+
+    Raises:
+        UsageError: a setting that stored turns can't follow, or that can't work.
+    """
+    changes = tuple(changes_of(source.run, settings, split=source.split))
+    if source.split is not None:
+        if until is not None:
+            raise UsageError(f"--until {until}: an evaluation has one stage to replay; leave it out")
+        stages, fingerprints = _evaluation(settings)
+        tokens: tuple[TokenSpec, ...] = ()
+    else:
+        stages, fingerprints, tokens = _training(settings)
+    plan = ReplayPlan(
+        source,
+        settings,
+        changes,
+        _cut(stages, until),
+        fingerprints,
+        tokens,
+        label="",
+        until=until or STEPS[-1],
+        again=again,
+    )
+    return replace(plan, label=checked_label(label) if label else default_label(plan))
+
+
+def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]) -> list[Stage]:
+    """The stages to run: those whose settings or carried inputs are not those of the stored tables, and
+    those that read what these write.
+
+    Raises:
+        UsageError: a stage needs scores that the run did not store.
+    """
+    check_scores(plan, stored)
+    fingerprints = plan.fingerprints_at(stored)
+    anew: set[str] = set()
+    due = []
+    for stage in plan.stages:
+        manifest = stored.manifests.get(stage.name)
+        changed = manifest is None or manifest.fingerprint != plain(fingerprints[stage.name])
+        if manifest is not None:
+            hashes = input_hashes({n: carried[n] for n in carried_of(stage) if n in carried})
+            changed = changed or any(manifest.inputs.get(name) != hashes[name] for name in hashes)
+        if plan.again or changed or anew & set(stage.inputs):
+            due.append(stage)
+            anew |= set(stage.outputs)
+    return due
+
+
+def check_scores(plan: ReplayPlan, stored: Stored) -> None:
+    """Refuse token advantages that need a forward pass which the run did not make."""
+    if not any(isinstance(stage, AdvantageStage) for stage in plan.stages):
+        return
+    for spec in plan.tokens:
+        manifest = stored.manifests.get(f"score/{spec.model_id}")
+        have = set(manifest.fingerprint["needs"]) if manifest is not None else set()
+        if missing := sorted(spec.needs - have):
+            raise UsageError(
+                f"iteration {stored.index}: the token advantages of model {spec.model_id!r} need "
+                f"{' and '.join(missing)} of its trainer's forward pass, and the run stored "
+                f"{', '.join(sorted(have)) or 'none'}; a replay loads no model: use --until credit, "
+                "or run an iteration with these settings (python -m pipeline run iteration), which has them"
+            )
+
+
+def default_label(plan: ReplayPlan) -> str:
+    """A name that says what changed, and is another for other settings."""
+    digest = hashlib.blake2b(json.dumps(plan.identity, sort_keys=True).encode(), digest_size=4).hexdigest()
+    words = [
+        f"{key.rsplit('.', 1)[-1]}-{now}" for key, _, now in plan.changes if isinstance(now, str | float)
+    ]
+    words += [key.rsplit(".", 1)[-1] for key, _, now in plan.changes if not isinstance(now, str | float)]
+    words = [*([plan.source.split] if plan.source.split else []), *words, *(["all"] if plan.again else [])]
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words) or "unchanged").strip("-.")[:40].rstrip("-.")
+    return f"{text or 'replay'}-{digest}"
+
+
+def _training(
+    settings: Settings,
+) -> tuple[list[Stage], dict[str, dict[str, Any]], tuple[TokenSpec, ...]]:
+    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
+    models = model_map(settings)
+    method = credit_method(settings)
+    specs = token_specs(settings, method)
+    tokens = tuple(specs[m.model_id] for m in models.trainable)
+    partition = partition_stage(settings, models)
+    stages: list[Stage] = [
+        RewardStage(weighted_rewards(settings, workflow, settings.rewards), settings.credit.truncated),
+        CreditStage(method, leave_out_silent(settings)),
+        partition,
+    ]
+    if any(spec.does_something for spec in tokens):
+        stages += [StoredScoresStage(spec.model_id) for spec in tokens if spec.needs]
+        stages.append(AdvantageStage(tokens))
+    return stages, pure_fingerprints(settings, partition, specs), tokens
+
+
+def _evaluation(settings: Settings) -> tuple[list[Stage], dict[str, dict[str, Any]]]:
+    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
+    sections = metric_sections(settings)
+    metrics = weighted_rewards(settings, workflow, sections)
+    return [EvaluateStage(metrics)], {"evaluate": rewards_fingerprint(sections)}
+
+
+def _cut(stages: Sequence[Stage], until: str | None) -> tuple[Stage, ...]:
+    """The stages up to `until`."""
+    if until is None:
+        return tuple(stages)
+    if until not in STEPS:
+        raise UsageError(f"--until {until!r}{did_you_mean(until, STEPS)}; use one of {', '.join(STEPS)}")
+    names = [stage.name for stage in stages]
+    if until not in names:
+        raise UsageError(
+            f"--until {until}: with these settings there is no such stage; there are {', '.join(names)}"
+        )
+    return tuple(stages[: names.index(until) + 1])
+
+
+def checked_label(label: str) -> str:
+    if not LABEL.fullmatch(label):
+        raise UsageError(
+            f"--label {label!r}: use up to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+        )
+    return label

@@ -1,0 +1,253 @@
+"""Running a replay: iteration by iteration, each changed stage once, beside the run that it reads.
+
+<run>/replays/<label>/
+  replay.json                   what was changed, and of which run
+  00000/ source.json result.json rewards/ credit/ partition/<model>/ scores/<model>/ token_advantages/
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline import store
+from pipeline.execution import Finished, run_stages
+from pipeline.replays.movement import Movement, movement_of
+from pipeline.replays.plan import ReplayPlan, due_stages
+from pipeline.replays.source import Stored, check_tables, where_from
+from pipeline.replays.verify import unequal_tables
+from stages.base import Progress, carried_of
+from stages.tables import TableRef
+from workflows.errors import RunFailed, UsageError
+from workflows.trajectory import schema_of
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of a replay, iteration by iteration."""
+
+    plan: ReplayPlan
+    done: dict[int, Finished] = field(default_factory=dict)
+    moved: list[Movement] = field(default_factory=list)
+    scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # of evaluations: see `moved_scores`
+    verified: int = 0  # tables that are equal to the stored ones, bit for bit
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def ran(self) -> list[str]:
+        """Stages that ran, now or before, in order."""
+        return list(dict.fromkeys(name for done in self.done.values() for name in done.manifests))
+
+    @property
+    def movement(self) -> Movement:
+        return Movement.merged(self.moved)
+
+
+def replay(
+    plan: ReplayPlan,
+    indices: Sequence[int],
+    progress: Progress,
+    start: Callable[[], None] = lambda: None,
+    *,
+    compare: bool = True,
+) -> Replayed:
+    """Replay the iterations in order; those that are finished under this label are loaded.
+
+    Args:
+        start: starts Ray, if it has not; called before stages run.
+        compare: say how returns and advantages moved against the stored ones.
+
+    Raises:
+        UsageError: the label holds a replay with other settings, or scores are needed that are not stored.
+        RunFailed: with `plan.again`, numbers differ from the stored ones.
+    """
+    began = time.monotonic()
+    _claim(plan)
+    result = Replayed(plan)
+    for index in indices:
+        stored = plan.source.stored(index)
+        carried = _carried(plan, index, result)
+        due = due_stages(plan, stored, carried)
+        if not due:
+            continue
+        begin(plan)
+        start()
+        _replay_one(result, stored, due, carried, progress, compare)
+    result.seconds = time.monotonic() - began
+    if result.done:
+        _note_done(plan, result)
+    return result
+
+
+def _replay_one(
+    result: Replayed,
+    stored: Stored,
+    due: Sequence[Any],
+    carried: Mapping[str, TableRef],
+    progress: Progress,
+    compare: bool,
+) -> None:
+    plan, place = result.plan, result.plan.place(stored.index)
+    tables = inputs_of(stored, due, carried)
+    check_tables(tables)
+    if place.folder.read_text("source.json") is None:
+        place.folder.write_text("source.json", store.dump(where_from(tables)))
+    what = f"the replay {plan.label!r} of iteration {stored.index} of run {plan.source.run.name!r}"
+    done = run_stages(
+        due,
+        place,
+        plan.fingerprints_at(stored),
+        what=what,
+        progress=progress,
+        tables=dict(stored.tables) | tables,
+        remedy=f"use another --label, or remove {plan.folder.url}",
+    )
+    result.done[stored.index] = done
+    if plan.again:
+        result.verified += _verify(plan, stored, done, what)
+    if plan.source.split is not None:
+        result.scores[stored.index] = _scores(plan, stored, done)
+        place.folder.write_text("result.json", store.dump(result.scores[stored.index]))
+    elif compare:
+        result.moved.append(movement_of(stored, done, progress))
+        place.folder.write_text("result.json", store.dump(result.moved[-1].as_dict()))
+
+
+def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:
+    """The tables that the due stages read of the source; what they write is not among them.
+
+    Raises:
+        UsageError: the source lacks one.
+    """
+    written = {table for stage in due for table in stage.outputs}
+    tables: dict[str, TableRef] = {}
+    for stage in due:
+        for name in stage.inputs:
+            if name in written or name in tables:
+                continue
+            kept = name.removeprefix("stored_")
+            found = carried.get(name) or stored.tables.get(kept)
+            if found is None:
+                raise UsageError(
+                    f"iteration {stored.index} has no table {kept!r}, which stage {stage.name!r} reads; "
+                    "finish the iteration first (python -m pipeline run iteration)"
+                )
+            tables[name] = found
+    return tables
+
+
+def _carried(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, TableRef]:
+    """What stages read of the iteration before: as the replay made it, or as it is stored, where it was
+    made with these very settings; else without parts, which is how a method begins."""
+    found = {}
+    earlier = [i for i in plan.source.indices() if i < index] if plan.source.split is None else []
+    for stage in plan.stages:
+        for name, table in carried_of(stage).items():
+            found[name] = TableRef(table, "", schema_of(table), ())
+            if not earlier:
+                continue
+            before = earlier[-1]
+            if before in result.done and table in result.done[before].tables:
+                found[name] = result.done[before].tables[table]
+                continue
+            stored = plan.source.stored(before)
+            same = all(
+                (m := stored.manifests.get(s)) and m.fingerprint == store.plain(plan.fingerprints[s])
+                for s in ("reward", "credit")
+            )
+            if same and table in stored.tables:
+                found[name] = stored.tables[table]
+            else:
+                result.notes.append(
+                    f"iteration {index} begins without the {table} of iteration {before}, which were made "
+                    "with other settings; replay from the first iteration to have them"
+                )
+    return found
+
+
+def _verify(plan: ReplayPlan, stored: Stored, done: Finished, what: str) -> int:
+    """Compare what was made again with what is stored, where the settings are the same; the number of
+    tables."""
+    fingerprints, equal = plan.fingerprints_at(stored), 0
+    changed: set[str] = set()
+    for stage in plan.stages:
+        manifest = stored.manifests.get(stage.name)
+        if manifest is None or manifest.fingerprint != store.plain(fingerprints[stage.name]):
+            changed |= set(stage.outputs)
+        if changed & {*stage.inputs, *stage.outputs}:
+            changed |= set(stage.outputs)
+            continue
+        for table in stage.outputs:
+            if problem := unequal_tables(stored.tables[table], done.tables[table]):
+                raise RunFailed(
+                    f"{what}: table {table!r} is not as it is stored, with the same settings: {problem}; "
+                    "a plug-in whose numbers depend on more than its inputs, or another version of Cadre or "
+                    "of a package (see packages in both manifests)"
+                )
+            equal += 1
+    return equal
+
+
+def _scores(plan: ReplayPlan, stored: Stored, done: Finished) -> dict[str, Any]:
+    from stages.evaluate import summarise
+
+    (stage,) = plan.stages
+    names, solved_at = stage.metrics.names, plan.settings.evaluate.solved_at  # type: ignore[attr-defined]
+    scores = summarise(done.tables["evaluation"].read(), names, solved_at)
+    text = plan.source.place(stored.index).folder.read_text("result.json")
+    before = {s["name"]: s["mean"] for s in json.loads(text)["scores"]} if text else {}
+    return {
+        "scores": [
+            {
+                "name": score.name,
+                "before": before.get(score.name),
+                "mean": score.estimate.mean,
+                "low": score.estimate.low,
+                "high": score.estimate.high,
+                "tasks": score.estimate.tasks,
+                "pass_at": {str(k): v for k, v in score.pass_at.items()},
+            }
+            for score in scores
+        ]
+    }
+
+
+def _claim(plan: ReplayPlan) -> None:
+    """Refuse a label that holds another replay."""
+    held = plan.folder.read_text("replay.json")
+    if held is None:
+        return
+    before, now = json.loads(held)["identity"], store.plain(plan.identity)
+    if before != now:
+        raise UsageError(
+            f"replay {plan.label!r} of run {plan.source.run.name!r} was made with other settings: "
+            f"{store.differences(before, now)}; use another --label, or remove {plan.folder.url}"
+        )
+
+
+def begin(plan: ReplayPlan) -> None:
+    """Write down what is replayed, before the first stage of it runs."""
+    if plan.folder.read_text("replay.json") is not None:
+        return
+    _write(plan, {"created_at": time.time(), "packages": store.package_versions(), "iterations": []})
+
+
+def _note_done(plan: ReplayPlan, result: Replayed) -> None:
+    text = plan.folder.read_text("replay.json")
+    info = json.loads(text) if text else {}
+    _write(plan, info | {"iterations": sorted({*info.get("iterations", ()), *result.done})})
+
+
+def _write(plan: ReplayPlan, info: Mapping[str, Any]) -> None:
+    source = plan.source
+    content = {
+        "source": {"name": source.run.name, "uri": source.run.folder.url, "split": source.split},
+        "label": plan.label,
+        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "identity": plan.identity,
+    }
+    plan.folder.write_text("replay.json", store.dump({**info, **content}))

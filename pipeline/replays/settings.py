@@ -1,0 +1,133 @@
+"""What a replay changes: the run's own settings with some of them set anew, and which may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from pipeline.settings import Settings, parse_settings, read_toml, set_override, set_value
+from pipeline.store import Run, different, plain
+from workflows.errors import UsageError
+
+Change = tuple[str, Any, Any]  # a setting, before and now
+
+ELSEWHERE: Final = ("run.*", "tracking.*", "cluster.*", "sandbox.*", "checkpoints.*")
+"""Settings that no result of a replay depends on."""
+
+_HARMLESS: Final = ("tracking.*", "cluster.*", "sandbox.*")
+_EVALUATES: Final = (
+    "rewards*",
+    "roles.*.format_weight",
+    "evaluate.rewards*",
+    "evaluate.best",
+    "evaluate.solved_at",
+)
+_LAYOUT: Final = ("mini_batches", "micro_batch_tokens")
+_TOKENS: Final = ("kl_in", "kl_coefficient", "kl_estimator", "importance*", "loss")
+_CREDITS: Final = (
+    "rewards*",
+    "roles.*.format_weight",
+    "roles.*.frozen",
+    "credit.*",
+    "advantage.*",
+    *(f"{of}ppo.{key}" for of in ("", "models.*.", "roles.*.") for key in (*_LAYOUT, *_TOKENS)),
+    "models.*.trainer.ranks",
+    "models.*.trainer.shared_prefix",
+)
+_UPDATES: Final = (
+    "ppo.*",
+    "models.*.ppo.*",
+    "roles.*.ppo.*",
+    "models.*.trainer.*",
+)
+
+
+def stored_settings(run: Run) -> dict[str, Any]:
+    """The settings of a run as it keeps them, before any is changed.
+
+    Raises:
+        UsageError: the run has no settings file, or not one of TOML.
+    """
+    text = run.folder.read_text("settings.toml")
+    where = f"{run.folder.url}/settings.toml"
+    if text is None:
+        raise UsageError(f"{where} is missing, so what the run was made with is not known; restore the file")
+    return read_toml(text.encode(), where)
+
+
+def overridden(run: Run, overrides: Sequence[str]) -> Settings:
+    """The run's settings with `--set` overrides."""
+    raw = stored_settings(run)
+    for override in overrides:
+        set_override(raw, override)
+    return parse_settings(raw, f"settings of run {run.name!r}")
+
+
+def with_values(run: Run, values: Mapping[str, Any], where: str) -> Settings:
+    """The run's settings with `values`: nested tables, or dotted keys, which replace what they name."""
+    raw = stored_settings(run)
+    for key, value in _leaves(values):
+        set_value(raw, key, value, where)
+    return parse_settings(raw, where)
+
+
+def changes_of(run: Run, settings: Settings, *, split: str | None = None) -> list[Change]:
+    """The settings that differ from the run's own, refused where stored turns can't follow them.
+
+    Raises:
+        UsageError: naming the setting, both values and what to do instead.
+    """
+    own = parse_settings(stored_settings(run), f"settings of run {run.name!r}")
+    found = list(different(*(plain(s.model_dump(mode="json")) for s in (own, settings))))
+    allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS))
+    for key, before, now in found:
+        if not _is_of(key, allowed):
+            raise UsageError(f"{key}: {before!r} → {now!r}: {_why_not(key, split)}")
+    return found
+
+
+def depends_on(settings: Settings) -> dict[str, Any]:
+    """The settings that a replay's results may depend on, as plain values."""
+    dump: dict[str, Any] = plain(settings.model_dump(mode="json"))
+    sections = {pattern.partition(".")[0] for pattern in ELSEWHERE}
+    return {name: section for name, section in dump.items() if name not in sections}
+
+
+def _why_not(key: str, split: str | None) -> str:
+    if key == "run.name":
+        return "a replay is named by --label"
+    if key == "run.root":
+        return "a replay lies in the run's folder; name the run by its path, or pass --root"
+    if split is not None and _is_of(key, (*_CREDITS, *_UPDATES)):
+        return "an evaluation has rewards only, no credit and no update, so it would have no effect"
+    if _is_of(key, _UPDATES):
+        return (
+            "only an update depends on it, and this replay makes none; pass --update to train on the result"
+        )
+    if _is_of(key, ("critic", "critic.*", "models.*.critic*", "models.*.reference")):
+        return (
+            "values and reference logprobs come from a model's forward pass and are read as they are stored; "
+            "for others, start a run of its own (python -m pipeline run iteration)"
+        )
+    if key.startswith("evaluate."):
+        return "it is of evaluations; pass --split to replay one, or leave it"
+    return (
+        "what was sampled depends on it, so stored turns can't be replayed with it; start a run of its own "
+        "(python -m pipeline run iteration)"
+    )
+
+
+def _is_of(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values. A quoted key with dots names its whole value, a table that is written as
+    one (`[variants.x.credit]`, `credit.use = …`) only what is in it."""
+    for name, value in values.items():
+        key = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping) and value and "." not in name:
+            yield from _leaves(value, key)
+        else:
+            yield key, value

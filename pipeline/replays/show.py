@@ -1,0 +1,134 @@
+"""What a replay says at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pipeline.render import _table as open_table
+from pipeline.render import _text as cell
+from pipeline.render import number, places, visible
+from pipeline.replays.replayer import Replayed
+
+
+def replay_page(result: Replayed) -> RenderableType:
+    """What changed and what ran, how numbers moved against the stored ones, and where the tables are."""
+    plan = result.plan
+    sections: list[RenderableType] = [_head(result)]
+    for key, before, now in plan.changes:
+        sections.append(Text(f"  {visible(f'{key}: {brief(before)} → {brief(now)}')}"))
+    if plan.source.split is not None:
+        sections += _scores(result)
+    elif rows := result.movement.rows():
+        new = all(row["turns_before"] == 0 for row in rows)
+        title = "The run has no credit of its own yet" if new else "Moved against the stored numbers"
+        sections += [Text(), Text(title, "bold"), _moved(rows)]
+    notes = [*result.notes, *(n for done in result.done.values() for n in done.notes)]
+    notes = list(dict.fromkeys(notes))
+    if notes:
+        sections += [Text(), *(Text(f"note: {visible(n)}", "yellow") for n in notes[:8])]
+        if len(notes) > 8:
+            sections.append(Text(f"and {len(notes) - 8} notes more: see the manifests", "yellow"))
+    where = {"run": plan.source.run.folder.url}
+    if result.done:
+        where["tables"] = plan.folder.url
+    return Group(*sections, Text(), places(where))
+
+
+def replay_dict(result: Replayed) -> dict[str, Any]:
+    """The same as plain values for `--json`."""
+    plan = result.plan
+    return {
+        "run": plan.source.run.folder.url,
+        "split": plan.source.split,
+        "label": plan.label,
+        "folder": plan.folder.url if result.done else None,
+        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "iterations": {
+            str(index): {
+                "stages": list(done.manifests),
+                "loaded": done.resumed,
+                "notes": done.notes,
+                **({"scores": result.scores[index]["scores"]} if index in result.scores else {}),
+            }
+            for index, done in result.done.items()
+        },
+        "roles": result.movement.rows(),
+        "verified_tables": result.verified,
+        "notes": result.notes,
+        "seconds": result.seconds,
+    }
+
+
+def brief(value: Any) -> str:
+    """A setting in a few words: without what it leaves at None or empty."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if v is not None and v != {} and v != []}
+        return "{" + ", ".join(f"{k} = {brief(v)}" for k, v in kept.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(brief, value)) + "]"
+    return "default" if value is None else str(value)
+
+
+def _head(result: Replayed) -> Text:
+    plan = result.plan
+    what = "iterations" if plan.source.split is None else f"evaluations on {visible(plan.source.split)}"
+    text = Text.assemble(("replay", "bold"), f" of run {visible(plan.source.run.name)}, ")
+    if not result.done:
+        return text.append(
+            "nothing to do: no setting changed that the stored tables depend on; --all runs every "
+            "stage again and compares"
+        )
+    count = len(result.done)
+    text.append(f"{number(count)} {what if count != 1 else what.replace('ions', 'ion', 1)}: ")
+    text.append(", ".join(result.ran))
+    loaded = sum(len(done.resumed) for done in result.done.values())
+    if loaded:
+        text.append(f" ({loaded} finished before)", "dim")
+    text.append(f"; {result.seconds:.1f} s", "dim")
+    if result.verified:
+        text.append(f"\n{number(result.verified)} tables are equal to the stored ones, bit for bit", "green")
+    return text
+
+
+def _moved(rows: list[dict[str, Any]]) -> RenderableType:
+    tokens = any("token_advantage_abs_after" in row for row in rows)
+    columns = ["  role", ">turns", ">return", ">|advantage|", ">same sign", ">correlation"]
+    table = open_table(*columns, *([">|token advantage|"] if tokens else []))
+    for row in rows:
+        same = row["same_sign"]
+        table.add_row(
+            cell(f"  {row['role']}"),
+            *(
+                cell(_arrow(row.get(f"{n}_before"), row.get(f"{n}_after")))
+                for n in ("turns", "return", "advantage_abs")
+            ),
+            cell(None if same is None else f"{same:.0%}"),
+            cell(number(row["correlation"])),
+            *(
+                [cell(_arrow(row.get("token_advantage_abs_before"), row.get("token_advantage_abs_after")))]
+                if tokens
+                else []
+            ),
+        )
+    return table
+
+
+def _scores(result: Replayed) -> list[RenderableType]:
+    table = open_table("  after iterations", "metric", ">mean", ">95 % interval")
+    for index, found in result.scores.items():
+        for score in found["scores"]:
+            low, high = score["low"], score["high"]
+            table.add_row(
+                cell(f"  {index}"),
+                cell(score["name"]),
+                cell(_arrow(score["before"], score["mean"])),
+                cell(f"{low:.3f} to {high:.3f}" if low is not None else None),
+            )
+    return [Text(), table] if table.row_count else []
+
+
+def _arrow(before: float | None, after: float | None) -> str:
+    return number(after) if before == after else f"{number(before)} → {number(after)}"

@@ -1,0 +1,112 @@
+"""What an ablation says at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pipeline.render import _table as open_table
+from pipeline.render import _text as cell
+from pipeline.render import number, places, visible
+from pipeline.replays.ablation import Ablation
+from pipeline.replays.agreement import Matrix
+from pipeline.replays.show import brief
+
+
+def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> RenderableType:
+    """Means by role, rank correlations, the most disputed episodes, and where everything is."""
+    agreement, run = found.agreement, found.source.run
+    sections: list[RenderableType] = [_head(found), _changes(found)]
+    for title, column in (
+        ("Mean return by role", "return_mean"),
+        ("Mean |advantage| by role", "advantage_abs_mean"),
+    ):
+        sections += [Text(), Text(title, "bold"), _by_role(found, column)]
+    for title, matrix in (
+        ("Rank correlation of episode returns (Spearman)", agreement.returns),
+        ("Rank correlation of turn advantages (Spearman)", agreement.advantages),
+    ):
+        sections += [Text(), Text(title, "bold"), _matrix(found, matrix)]
+    if disputed := agreement.disputed:
+        command = f"python -m pipeline show {run.folder.url} -e EPISODE"
+        head = Text("Where they disagree most ", "bold")
+        head.append("(return, and rank from 0 to 1 among all episodes)", "not bold dim")
+        sections += [Text(), head, _disputed(found, disputed)]
+        sections.append(Text(f"  look at one: {visible(command)}", "dim"))
+    for name, count in agreement.left_out.items():
+        if count:
+            sections.append(
+                Text(f"note: {visible(name)} leaves out {number(count)} episodes that others use", "yellow")
+            )
+    told = [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)]
+    sections += [Text(f"note: {visible(note)}", "yellow") for note in dict.fromkeys(told)]
+    where = {"tables": found.folder.url, "episodes": f"{found.folder.url}/episodes.parquet"}
+    return Group(*sections, Text(), places(where | ({"MLflow": link} if link else {})))
+
+
+def ablation_dict(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The same as plain values for `--json`."""
+    return {
+        "run": found.source.run.folder.url,
+        "folder": found.folder.url,
+        "iterations": list(found.indices),
+        "changes": {
+            name: [{"setting": k, "before": b, "now": n} for k, b, n in replayed.plan.changes]
+            for name, replayed in found.replays.items()
+        },
+        "stages": {name: replayed.ran for name, replayed in found.replays.items()},
+        **found.agreement.as_dict(),
+        "notes": [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)],
+        "seconds": found.seconds,
+        "link": link,
+    }
+
+
+def _head(found: Ablation) -> Text:
+    text = Text.assemble(
+        ("ablation", "bold"),
+        f" of run {visible(found.source.run.name)}: {len(found.variants)} variants over "
+        f"{number(found.agreement.turns)} rewarded turns of {number(len(found.indices))} iteration"
+        f"{'s' if len(found.indices) != 1 else ''}",
+    )
+    return text.append(f", {found.seconds:.1f} s", "dim")
+
+
+def _changes(found: Ablation) -> RenderableType:
+    table = open_table("  variant", "stages that ran", "settings")
+    for name, replayed in found.replays.items():
+        changed = "\n".join(f"{key} = {brief(now)}" for key, _, now in replayed.plan.changes)
+        table.add_row(cell(f"  {name}"), cell(", ".join(replayed.ran) or None), cell(changed or "as stored"))
+    return table
+
+
+def _by_role(found: Ablation, column: str) -> RenderableType:
+    rows = {(r["variant"], r["role"]): r[column] for r in found.agreement.roles.to_dicts()}
+    table = open_table("  role", *(f">{visible(name)}" for name in found.variants))
+    for role in dict.fromkeys(role for _, role in rows):
+        table.add_row(cell(f"  {role}"), *(cell(number(rows.get((v, role)))) for v in found.variants))
+    return table
+
+
+def _matrix(found: Ablation, matrix: Matrix) -> RenderableType:
+    names = found.variants
+    table = open_table("  ", *(f">{visible(name)}" for name in names[1:]))
+    for row, one in enumerate(names[:-1]):
+        values = [
+            cell(number(matrix[one, other])) if row < column else Text("")
+            for column, other in enumerate(names)
+            if column
+        ]
+        table.add_row(cell(f"  {one}"), *values)
+    return table
+
+
+def _disputed(found: Ablation, disputed: list[dict[str, Any]]) -> RenderableType:
+    table = open_table("  episode", *(f">{visible(name)}" for name in found.variants))
+    for row in disputed:
+        numbers = [f"{number(row[f'return/{v}'])} ({row[f'rank/{v}']:.2f})" for v in found.variants]
+        table.add_row(cell(f"  {row['episode_id']}"), *map(cell, numbers))
+    return table

@@ -1,0 +1,116 @@
+"""What a replay reads: the stored iterations of a run, or its evaluations on one split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.evaluation import place_of
+from pipeline.metrics import slug
+from pipeline.store import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
+from stages.tables import TableRef
+from workflows.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The tables of one iteration by name, and the manifests of its finished stages by stage."""
+
+    index: int
+    tables: Mapping[str, TableRef]
+    manifests: Mapping[str, Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run's iterations, or with `split` its evaluations on that split; only read, never written to."""
+
+    run: Run
+    split: str | None = None
+
+    def place(self, index: int) -> IterationStore:
+        return self.run.iteration(index) if self.split is None else place_of(self.run, self.split, index)
+
+    def stored(self, index: int) -> Stored:
+        tables, manifests = tables_at(self.place(index))
+        return Stored(index, tables, {m.stage: m for m in manifests})
+
+    def indices(self) -> list[int]:
+        """Those whose rollout is finished, in order."""
+        return [i for i in self._all() if self.place(i).manifest_at("rollout") is not None]
+
+    def chosen(self, span: str | None) -> list[int]:
+        """The indices of `span`, "A:B" without B as in Python, or all; either end may be left out.
+
+        Raises:
+            UsageError: not such a text, or none there whose rollout is finished.
+        """
+        what = "iteration" if self.split is None else f"evaluation on {self.split!r}"
+        have = self.indices()
+        wanted = [i for i in have if _within(i, span)]
+        if not wanted:
+            asked = f" in {span}" if span else ""
+            raise UsageError(
+                f"run {self.run.name!r} has no {what} with a finished rollout{asked}; "
+                f"it has {', '.join(map(str, have)) or 'none'}"
+            )
+        return wanted
+
+    def unfinished(self, span: str | None) -> list[int]:
+        """Those of the span that have begun, and can't be replayed because their rollout is unfinished."""
+        have = self.indices()
+        return [i for i in self._all() if _within(i, span) and i not in have]
+
+    def _all(self) -> list[int]:
+        if self.split is None:
+            return self.run.iterations()
+        splits = self.run.folder.child("evaluations").names()
+        if slug(self.split) not in splits:
+            raise UsageError(
+                f"run {self.run.name!r} has no evaluation on {self.split!r}"
+                f"{did_you_mean(self.split, splits)}; it has some on: {', '.join(splits) or 'nothing'}"
+            )
+        names = self.run.folder.child(f"evaluations/{slug(self.split)}").names()
+        return sorted(int(n) for n in names if n.isdigit())
+
+
+def check_tables(tables: Mapping[str, TableRef]) -> None:
+    """Refuse tables with files that are gone or have another size than their manifest says.
+
+    Raises:
+        CadreError: naming the first such file.
+    """
+    for table in tables.values():
+        for part in table.parts:
+            check_part(f"{table.folder}/{part.name}", part)
+
+
+def where_from(tables: Mapping[str, TableRef]) -> dict[str, dict[str, object]]:
+    """Where tables lie and what was in them: for the record beside what was made from them."""
+    hashes = input_hashes(tables)
+    return {
+        name: {"folder": table.folder, "rows": table.rows, "hash": hashes[name]}
+        for name, table in sorted(tables.items())
+    }
+
+
+def _within(index: int, span: str | None) -> bool:
+    first, end = _span(span)
+    return index >= first and (end is None or index < end)
+
+
+def _span(text: str | None) -> tuple[int, int | None]:
+    """First index, and the one after the last, or None for no end."""
+    if text is None:
+        return 0, None
+    found = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
+    if not found or not (found[1] or found[2]):
+        raise UsageError(
+            f"--iterations {text!r}: expected A:B, for example 2:5 for 2, 3 and 4 (B is left out, as in "
+            "Python), 2: for 2 and all after it, or 2 alone"
+        )
+    first = int(found[1] or 0)
+    if not found[2]:
+        return first, first + 1
+    return first, int(found[3]) if found[3] else None
