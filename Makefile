@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEFAULT_MODEL := smollm2-135m-instruct
 
-.PHONY: iteration test lint test-fast bench learn ui setup sandbox model lock clean
+.PHONY: iteration test lint test-fast bench learn ui setup sandbox browser model lock clean
 
 iteration: model
 	$(BIN)/python -m pipeline run iteration
@@ -20,6 +20,17 @@ sandbox:
 	  else \
 	    echo "note: bubblewrap is not installed; workflows that run code need it (Debian: apt install bubblewrap)"; \
 	  fi; }
+
+# What the tests of pages are run in. Where it can't be installed from here, those tests fail and say so.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
+	  command -v $$name >/dev/null 2>&1 && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	    || echo "note: chromium could not be installed; the tests of pages will fail"; \
+	else \
+	  echo "note: no browser is installed; the tests of pages need one (Debian: apt install chromium)"; \
+	fi
 
 .venv/installed: requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Cadre is locked for Python 3.11, {sys.executable} is {v[0]}.{v[1]}; install 3.11 and run: make PYTHON=/path/to/python3.11") if v != (3, 11) else None'
@@ -38,7 +49,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint model
+test: lint model browser
 	$(BIN)/python -m pytest
 
 test-fast: lint

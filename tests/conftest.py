@@ -99,3 +99,12 @@ def start(tiny: str) -> Iterator[Callable[..., Any]]:
     close()
     os.environ.clear()
     os.environ.update(environment)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless browser that reaches this machine only. Where there is none, its tests fail."""
+    from tests.browser import start_browser
+
+    with start_browser() as started:
+        yield started
