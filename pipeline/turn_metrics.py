@@ -26,7 +26,7 @@ _TURN_COLUMNS: Final = (
 _DTYPES: Final = {"reward": pl.Float64, "return": pl.Float64, "advantage": pl.Float64, "excluded": pl.String}
 
 _FAILED = pl.col("status").is_in(sorted(NOT_THE_POLICYS_DOING))
-_SECONDS = pl.col("ended_at") - pl.col("started_at")
+_SECONDS = pl.col("ended_at") - pl.coalesce("started_at", "queued_at")
 
 # Of the llm turns of a role or a model. Turns that failed through no doing of the policy (infra_error,
 # timeout, cancelled) do not count; a null does not count in its own metric.
