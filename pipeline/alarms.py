@@ -94,7 +94,7 @@ def _no_signal(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
 
 def _excluded(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
     names = {
-        "excluded/trainable_rate": "of what could be trained on is left out",
+        "rows/trainable_excluded_rate": "of what could be trained on is left out",
         "rollout/failed_rate": "of the episodes failed through no doing of the policy",
     }
     for name, what in names.items():
@@ -105,7 +105,7 @@ def _excluded(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
                 "",
                 since,
                 f"{series[-1][1][name]:.0%} {what}",
-                "look at excluded/… and rollout/status/…, and at the summary's rows by reason",
+                "look at rows/… and rollout/status/…, and at the summary's rows by reason",
             )
             return
 

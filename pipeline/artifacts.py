@@ -44,6 +44,11 @@ def iteration_files(
     return files
 
 
+def note_of(page: RenderableType) -> str:
+    """The summary page in Markdown: as it is, in a fence that no name of a role or reward can close."""
+    return f"~~~~~~text\n{as_text(page)}~~~~~~\n"
+
+
 def all_updates(tables: Mapping[str, TableRef]) -> pa.Table:
     """The `updates` tables of every model as one."""
     found = [table.read() for name, table in tables.items() if name.partition("/")[0] == "updates"]

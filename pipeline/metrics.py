@@ -97,10 +97,10 @@ def _account_metrics(accounts: Iterable[Account]) -> dict[str, float]:
     has no reward and the same turn that is not trained on for it are not two losses."""
     metrics: dict[str, float] = {}
     for account in accounts:
-        boundary = f"excluded/{words(account.boundary)}"
-        metrics[f"{boundary}/total"] = float(account.rows_in - account.rows_out)
+        boundary = f"rows/{words(account.boundary)}"
+        metrics[f"{boundary}/excluded"] = float(account.rows_in - account.rows_out)
         if account.rows_in:
-            metrics[f"{boundary}/rate"] = 1 - account.rows_out / account.rows_in
+            metrics[f"{boundary}/excluded_rate"] = 1 - account.rows_out / account.rows_in
         for reason, count in most_frequent(account.excluded).items():
             name = f"{boundary}/{words(reason)}"
             metrics[name] = metrics.get(name, 0.0) + count
@@ -110,8 +110,8 @@ def _account_metrics(accounts: Iterable[Account]) -> dict[str, float]:
 def _time_metrics(seconds: Mapping[str, float]) -> dict[str, float]:
     if not seconds:
         return {}
-    times = {f"stage/{'/'.join(slug(p) for p in k.split('/'))}/seconds": v for k, v in seconds.items()}
-    return times | {"stage/total_seconds": math.fsum(seconds.values())}
+    times = {f"time/{'/'.join(slug(p) for p in k.split('/'))}_seconds": v for k, v in seconds.items()}
+    return times | {"time/total_seconds": math.fsum(seconds.values())}
 
 
 def _update_metrics(model: str, table: TableRef) -> dict[str, float]:

@@ -20,6 +20,8 @@ from pipeline.spans import Trace
 from workflows.errors import CadreError
 
 KEY_TAG: Final = "cadre_run"
+NOTE_TAG: Final = "mlflow.note.content"
+NOTE_HEAD: Final = "**The last iteration**, until you write something of your own here.\n\n"
 MAX_PARAMS: Final = 500
 MAX_TAG: Final = 5000
 
@@ -33,6 +35,9 @@ _ENVIRONMENT: Final = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
+
+# Traces alone would make MLflow's page take the experiment for one that only watches a finished product.
+_EXPERIMENT_TAGS: Final = {"mlflow.experimentKind": "custom_model_development"}
 
 
 class MlflowRecord:
@@ -132,13 +137,25 @@ class MlflowRecord:
         self._client.log_batch(self.run_id, tags=[RunTag(name, text) for name, text in wanted.items()])
         self._tags[prefix] = wanted
 
+    def write_note(self, text: str) -> None:
+        """Make `text` the description of the run, in Markdown, unless somebody has written one."""
+        there = self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, "")
+        if not there or there.startswith(NOTE_HEAD):
+            note = f"{NOTE_HEAD}{text}"
+            cut = note if len(note) <= MAX_TAG else f"{note[: MAX_TAG - 1]}…"
+            self._client.set_tag(self.run_id, NOTE_TAG, cut)
+
     def end(self, status: str) -> None:
         self._client.set_terminated(self.run_id, status)
 
     def _experiment_id(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
         if found is None:
-            return str(self._client.create_experiment(self.experiment, artifact_location=self.artifacts))
+            return str(
+                self._client.create_experiment(
+                    self.experiment, artifact_location=self.artifacts, tags=_EXPERIMENT_TAGS
+                )
+            )
         if found.lifecycle_stage != "active":
             raise CadreError(
                 f"experiment {self.experiment!r} was deleted; restore it or set another tracking.experiment"

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pipeline.spans import Span, Trace
 
 PREVIEW: Final = 1000  # characters of request and response in the list of traces, MLflow's own limit
-TAG: Final = 250  # characters
+TAG: Final = 1000  # characters
 
 
 def log_traces(uri: str, experiment_id: str, run_id: str, traces: Sequence[Trace]) -> None:

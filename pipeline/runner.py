@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from pipeline import store
 from pipeline.alarms import alarms
-from pipeline.artifacts import iteration_files
+from pipeline.artifacts import iteration_files, note_of
 from pipeline.assemble import Plan
 from pipeline.curves import curve_files, points_of
 from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
@@ -193,16 +193,16 @@ class Runner:
         def sample() -> list[Chosen]:
             return choose_episodes(done.tables, settings.tracking.sample_episodes, settings.run.seed)
 
+        page = summary_of(self.run, done)
         return self.tracker.log_iteration(
             done.index,
             done.metrics,
-            lambda: iteration_files(
-                done.tables, done.accounts, settings_toml(settings), sample(), summary_of(self.run, done)
-            ),
+            lambda: iteration_files(done.tables, done.accounts, settings_toml(settings), sample(), page),
             # its time is the tables', so that logging it again after a kill gives the same point
             at=max(m.finished_at for m in done.manifests.values()),
             alarms=done.alarms,
             traces=lambda: [trace_of(chosen) for chosen in sample()],
+            note=lambda: note_of(page),
         )
 
     def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:

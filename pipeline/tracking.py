@@ -56,6 +56,7 @@ class Tracker(Protocol):
         at: float | None = None,
         alarms: Sequence[Alarm] | None = None,
         traces: Callable[[], Sequence[Trace]] | None = None,
+        note: Callable[[], str] | None = None,
     ) -> bool:
         """Record one iteration; True if all of it is there now. `at` is its time, epoch seconds."""
         ...
@@ -169,18 +170,22 @@ class MlflowTracker:
         at: float | None = None,
         alarms: Sequence[Alarm] | None = None,
         traces: Callable[[], Sequence[Trace]] | None = None,
+        note: Callable[[], str] | None = None,
     ) -> bool:
         """Log metrics at step `iteration`, and files under `iterations/<iteration>/`.
 
         Metrics that MLflow would refuse or bend (not finite, not a number, a bad name) are left out,
-        so that they cost no others. `files` and `traces` make theirs when they are needed. The alarms
-        are tags of the run: `alarms` names them, `alarm/<name>` says what it is; one that is over goes.
+        so that they cost no others. `files`, `traces` and `note` make theirs when they are needed. The
+        alarms are tags of the run: `alarms` names them, `alarm/<name>` says what it is; one that is over
+        goes. The note is Markdown and becomes the run's description.
         """
 
         def log() -> None:
             self._log_now(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
             if alarms is not None:
                 self._record.replace_tags("alarm/", alarm_tags(alarms))
+            if note is not None:
+                self._record.write_note(note())
             if traces is not None:
                 self._record.log_traces(traces())
 
@@ -288,7 +293,7 @@ def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | N
     page = f"/#/experiments/{experiment_id}/runs/{run_id}"
     if uri.startswith(("http://", "https://")):
         return without_password(uri.rstrip("/")) + page
-    command = f"mlflow ui --backend-store-uri {shlex.quote(without_password(uri))}"
+    command = f"python -m pipeline ui --uri {shlex.quote(without_password(uri))}"
     return f"{command}   then http://127.0.0.1:5000{page}"
 
 

@@ -147,7 +147,7 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
         )
     if "credit" in tables:
         gathered.add("groups", _groups(turns), _GROUPS)
-        gathered.add("excluded", asked, {"trainable_rate": _ASKED["excluded_rate"]})
+        gathered.add("rows", asked, {"trainable_excluded_rate": _ASKED["excluded_rate"]})
     if "tasks" in tables:
         sources = _frame(tables["tasks"].read_part(index, ("task_id", "source")))
         of_source = episodes.join(sources, on="task_id", how="left", maintain_order="left")

@@ -16,7 +16,7 @@ HEALTHY = {
     "reward/min": 0.0,
     "reward/max": 1.0,
     "groups/no_signal_rate": 0.2,
-    "excluded/trainable_rate": 0.05,
+    "rows/trainable_excluded_rate": 0.05,
     "rollout/failed_rate": 0.0,
     "role/reader/response_tokens_mean": 40.0,
     "role/reader/truncated_rate": 0.1,
@@ -29,7 +29,7 @@ HEALTHY = {
 SIGNS: dict[str, dict[str, float]] = {
     "constant_reward": {"reward/min": 0.3, "reward/max": 0.3},
     "no_signal": {"groups/no_signal_rate": 1.0},
-    "much_excluded": {"excluded/trainable_rate": 0.6},
+    "much_excluded": {"rows/trainable_excluded_rate": 0.6},
     "length_drift/reader": {"role/reader/response_tokens_mean": 90.0},
     "cut_off/reader": {"role/reader/truncated_rate": 0.8},
     "entropy_collapse/reader": {"role/reader/sampled_entropy": 0.05},

@@ -158,7 +158,7 @@ def test_numbers_that_are_not_finite_are_left_out_and_counted(tmp_path):
     episodes[0]["credit"][0]["return"] = math.nan
     metrics = iteration_metrics(write(str(tmp_path), [episodes]), [], {"rollout": math.inf})
     assert all(math.isfinite(v) for v in metrics.values())
-    assert {"return/mean", "stage/rollout/seconds", "role/plan/return_mean"}.isdisjoint(metrics)
+    assert {"return/mean", "time/rollout_seconds", "role/plan/return_mean"}.isdisjoint(metrics)
     assert metrics["role/answer/return_mean"] == 0.5
     assert metrics["not_finite"] >= 4
 
@@ -204,7 +204,7 @@ def test_updates_give_their_summary_row_and_rates(tmp_path):
     assert metrics["model/m/update_tokens_per_second"] == 250.0
     assert metrics["model/q/skipped"] == 1.0
     assert "model/q/loss" not in metrics
-    assert metrics["stage/update/m/seconds"] == metrics["stage/total_seconds"] == 2.5
+    assert metrics["time/update/m_seconds"] == metrics["time/total_seconds"] == 2.5
 
 
 def test_every_row_that_a_boundary_leaves_out_is_counted_there():
@@ -213,9 +213,9 @@ def test_every_row_that_a_boundary_leaves_out_is_counted_there():
         Account("credit to partition", "turn", 10, 6, {"infra_error": 4}),
     ]
     metrics = iteration_metrics({}, accounts, {})
-    assert metrics["excluded/turns_to_rewards/total"] == 3.0
-    assert metrics["excluded/turns_to_rewards/frozen_model_judge"] == 1.0
-    assert metrics["excluded/credit_to_partition/infra_error"] == 4.0
+    assert metrics["rows/turns_to_rewards/excluded"] == 3.0
+    assert metrics["rows/turns_to_rewards/frozen_model_judge"] == 1.0
+    assert metrics["rows/credit_to_partition/infra_error"] == 4.0
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_credit_leaves_out_is_a_share_of_what_could_be_trained_on(tmp_path)
         episode["credit"][0] |= {"excluded": "the model is frozen"}
     episodes[0]["credit"][1] |= {"excluded": "infra_error", "advantage": None}
     metrics = iteration_metrics(write(str(tmp_path), [episodes]), [], {})
-    assert metrics["role/answer/excluded_rate"] == metrics["excluded/trainable_rate"] == 0.25
+    assert metrics["role/answer/excluded_rate"] == metrics["rows/trainable_excluded_rate"] == 0.25
     assert "role/plan/excluded_rate" not in metrics
 
 

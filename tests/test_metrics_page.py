@@ -25,7 +25,7 @@ def patterns() -> dict[str, re.Pattern[str]]:
     assert len(names) == len(set(names))
     found = {}
     for name in names:
-        pattern = re.escape(name).replace("<stage>", r"[\w.\-]+(/[\w.\-]+)?")
+        pattern = name.replace("<stage>", r"[\w.\-]+(/[\w.\-]+)?")
         found[name] = re.compile(re.sub(r"<\w+>", r"[\\w.\\-]+", pattern))
     return found
 

@@ -262,7 +262,7 @@ def test_links_open_the_page_and_show_no_password():
     page = "/#/experiments/1/runs/abc"
     assert run_link("http://me:pw@host:5000/", "1", "abc") == f"http://me:***@host:5000{page}"
     link = run_link("sqlite:////data/my runs/mlflow.db", "1", "abc")
-    assert "mlflow ui --backend-store-uri 'sqlite:////data/my runs/mlflow.db'" in link
+    assert "python -m pipeline ui --uri 'sqlite:////data/my runs/mlflow.db'" in link
     assert link.endswith(page)
     assert run_link("sqlite:////x", None, None) is None
 
@@ -393,6 +393,18 @@ def test_alarms_are_tags_and_one_that_is_over_is_not(uri, experiment):
     assert again.start("r", run_id, {}, {}) == run_id
     assert again.log_iteration(2, {}, alarms=[])
     assert tags() == {"alarming": "mine", "alarms": "none"}
+
+
+def test_the_description_is_the_last_note_until_somebody_writes_one(uri, experiment):
+    tracker = tracker_at(uri, experiment)
+    run_id = tracker.start("r", None, {}, {})
+    client = client_of(uri)
+    for index in range(2):
+        assert tracker.log_iteration(index, {}, note=lambda: f"iteration {index}" + "x" * 9000)  # noqa: B023
+        assert f"iteration {index}x" in client.get_run(run_id).data.tags["mlflow.note.content"]
+    client.set_tag(run_id, "mlflow.note.content", "mine")
+    assert tracker.log_iteration(2, {}, note=lambda: "iteration 2")
+    assert client.get_run(run_id).data.tags["mlflow.note.content"] == "mine"
 
 
 def test_traces_that_can_not_be_made_cost_a_warning_and_nothing_that_was_logged_before(uri, experiment):
