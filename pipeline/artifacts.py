@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
+from pipeline.alarms import Alarm
 from pipeline.render import accounts_table, as_text
 from pipeline.samples import Chosen
 from pipeline.transcript import transcript
@@ -44,9 +45,10 @@ def iteration_files(
     return files
 
 
-def note_of(page: RenderableType) -> str:
-    """The summary page in Markdown: as it is, in a fence that no name of a role or reward can close."""
-    return f"~~~~~~text\n{as_text(page)}~~~~~~\n"
+def note_of(page: RenderableType, alarms: Sequence[Alarm]) -> str:
+    """The summary page in Markdown, its alarms first: as it is, in a fence that no name in it can close."""
+    head = "Alarms: " + (", ".join(f"`{alarm.key}`" for alarm in alarms) or "none")
+    return f"{head}\n\n~~~~~~text\n{as_text(page)}~~~~~~\n"
 
 
 def all_updates(tables: Mapping[str, TableRef]) -> pa.Table:

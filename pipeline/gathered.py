@@ -61,7 +61,7 @@ class Gathered:
     def metrics(self) -> dict[str, float]:
         """Those that have a value; of each kind the names with the most values."""
         found: dict[str, float] = {}
-        for kind in {kind for kind, _, _ in self._moments}:
+        for kind in dict.fromkeys(kind for kind, _, _ in self._moments):
             of_kind = {key: value for key, value in self._moments.items() if key[0] == kind}
             seen: dict[str, int] = {}
             for (_, name, _), moments in of_kind.items():

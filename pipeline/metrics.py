@@ -60,17 +60,17 @@ def iteration_metrics(
     Raises:
         CadreError: the parts of `turns`, `rewards` and `credit` do not hold the same turns.
     """
-    metrics = _account_metrics(accounts) | _time_metrics(seconds)
-    if "episodes" in tables:
-        metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
-    if "turns" in tables:
-        metrics |= turn_metrics(tables)
+    # in the order in which people look at them: MLflow's table of a run keeps it
+    metrics = turn_metrics(tables) if "turns" in tables else {}
     for name, table in tables.items():
         kind, _, model = name.partition("/")
         if kind == "partition":
             metrics[f"model/{slug(model)}/rows_partitioned"] = float(table.rows)
         elif kind == "updates" and model:
             metrics |= _update_metrics(slug(model), table)
+    if "episodes" in tables:
+        metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
+    metrics |= _account_metrics(accounts) | _time_metrics(seconds)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return finite | {"not_finite": float(len(metrics) - len(finite))}
 

@@ -202,7 +202,7 @@ class Runner:
             at=max(m.finished_at for m in done.manifests.values()),
             alarms=done.alarms,
             traces=lambda: [trace_of(chosen) for chosen in sample()],
-            note=lambda: note_of(page),
+            note=lambda: note_of(page, done.alarms),
         )
 
     def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:

@@ -17,9 +17,10 @@ from workflows.trajectory import OK
 
 ROOT: Final = "episode"
 _TYPES: Final = {"llm": "CHAT_MODEL", "tool": "TOOL", "control": "TASK"}
+_OUTCOME: Final = ("status", "status_detail", "finish_reason", "format_valid")
 _ATTRIBUTES: Final = (
-    *("turn_index", "step", "round", "branch", "parents", "act", "role", "model_id", "policy_version"),
-    *("status", "status_detail", "finish_reason", "format_valid", "attempts", "num_cached_tokens"),
+    *("role", "model_id", "policy_version", "turn_index", "step", "round", "branch", "parents", "act"),
+    *("attempts", "num_cached_tokens"),
 )
 _JSON_ATTRIBUTES: Final = ("parsed", "cut", "sampling")
 _EARNED: Final = ("reward", "reward_parts", "no_reward_reason", "return", "advantage", "excluded")
@@ -87,7 +88,7 @@ def trace_of(chosen: Chosen) -> Trace:
         tuple(spans),
         {**tags, "episode": episode["episode_id"], "chosen": chosen.why},
         _values(earned.values()),
-        _value(played.task["gold"]) if played.task else None,
+        _alone(_value(played.task["gold"])) if played.task else None,
     )
 
 
@@ -109,8 +110,8 @@ def _turn_span(turn: Row, earned: Mapping[str, Any], epoch: int, last: float) ->
         span.inputs, span.outputs = _value(turn["tool_request"]), _value(turn["tool_result"])
     else:
         _speak(span, turn)
-    attributes = {c: turn[c] for c in _ATTRIBUTES} | {c: _value(turn[c]) for c in _JSON_ATTRIBUTES}
-    attributes |= {c: earned.get(c) for c in _EARNED}
+    attributes = {c: turn[c] for c in _OUTCOME} | {c: earned.get(c) for c in _EARNED}
+    attributes |= {c: turn[c] for c in _ATTRIBUTES} | {c: _value(turn[c]) for c in _JSON_ATTRIBUTES}
     span.attributes = {name: value for name, value in attributes.items() if value not in (None, "", [])}
     moments = {"queued": turn["queued_at"], "first token": turn["first_token_at"]}
     span.moments = {name: epoch + _nanoseconds(at) for name, at in moments.items() if at is not None}
@@ -172,6 +173,11 @@ def _values(earned: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             if value is not None:
                 gathered.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in gathered.items()}
+
+
+def _alone(value: Any) -> Any:
+    """The value of a mapping that has a single one."""
+    return next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
 
 
 def _problem(status: str, detail: str | None) -> str:

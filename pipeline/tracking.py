@@ -290,7 +290,7 @@ def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | N
     """How to open the page of an MLflow run; None if there is none."""
     if experiment_id is None or run_id is None:
         return None
-    page = f"/#/experiments/{experiment_id}/runs/{run_id}"
+    page = f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
     if uri.startswith(("http://", "https://")):
         return without_password(uri.rstrip("/")) + page
     command = f"python -m pipeline ui --uri {shlex.quote(without_password(uri))}"

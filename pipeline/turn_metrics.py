@@ -129,14 +129,14 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
     turns = _joined_turns(tables, index)
     asked = turns.filter(pl.col("event") == "llm")
     spoken = asked.filter(~_FAILED)
+    episodes = _by_episode(turns, ("return", "reward"), "task_id")
+    for name in ("return", "reward"):
+        gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max"))
     for kind, column in (("role", "role"), ("model", "model_id")):
         gathered.add(kind, asked, _ASKED, by=column)
         gathered.add(kind, spoken, _SPOKEN, by=column)
         gathered.add(kind, _by_episode(spoken, ("return", "reward"), column), _EARNED, by=column)
     gathered.add("tool", turns.filter(pl.col("event") == "tool"), _TOOLS, by="tool")
-    episodes = _by_episode(turns, ("return", "reward"), "task_id")
-    for name in ("return", "reward"):
-        gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max"))
     gathered.add("rollout", spoken, _CACHE)
     rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
     gathered.add("rollout", rounds, {"rounds_mean": Measure(pl.col("round"))})

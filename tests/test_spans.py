@@ -94,7 +94,7 @@ def test_a_turn_says_what_it_was_asked_and_said_cost_and_earned(trace: Trace) ->
     assert root.inputs == {"question": QUESTION}
     assert root.outputs["answer"]
     assert trace.values == {"return": 0.75, "f1": 0.75, "format": 0.0}
-    assert trace.gold == {"answers": ["Norway"]}
+    assert trace.gold == ["Norway"]
     assert trace.tags["chosen"] == "best"
     assert trace.tags["task_id"] == "task"
 

@@ -259,7 +259,7 @@ def test_the_default_lies_under_a_local_root_and_the_environment_comes_first(tmp
 
 
 def test_links_open_the_page_and_show_no_password():
-    page = "/#/experiments/1/runs/abc"
+    page = "/#/experiments/1/runs/abc?workflowType=machine_learning"
     assert run_link("http://me:pw@host:5000/", "1", "abc") == f"http://me:***@host:5000{page}"
     link = run_link("sqlite:////data/my runs/mlflow.db", "1", "abc")
     assert "python -m pipeline ui --uri 'sqlite:////data/my runs/mlflow.db'" in link
@@ -337,7 +337,7 @@ def test_an_episode_reads_back_as_a_trace_of_the_run(uri, experiment, traces):
     assert logged.info.tags.items() >= {"chosen": "best", "task_id": "task", "iteration": "0"}.items()
     assert logged.info.token_usage["total_tokens"] == sum(sum(s.tokens) for s in best.spans if s.tokens)
     assert {a.name: a.value for a in logged.info.assessments} == {
-        "return": 1.0, "f1": 1.0, "format": 0.0, "gold": {"answers": ["Norway"]},
+        "return": 1.0, "f1": 1.0, "format": 0.0, "gold": ["Norway"],
     }  # fmt: skip
     names = {span.span_id: span.name for span in logged.data.spans}
     keys = {span.key: span.name for span in best.spans}
