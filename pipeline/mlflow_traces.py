@@ -73,9 +73,7 @@ def _span_dict(span: Span, trace: Trace, run_id: str) -> dict[str, Any]:
         "name": span.name,
         "start_time_unix_nano": span.start,
         "end_time_unix_nano": span.end,
-        "events": [
-            {"name": name, "time_unix_nano": at, "attributes": {}} for name, at in span.moments.items()
-        ],
+        "events": _events(span),
         "status": {
             "code": "STATUS_CODE_ERROR" if span.problem else "STATUS_CODE_OK",
             "message": span.problem or "",
@@ -84,6 +82,15 @@ def _span_dict(span: Span, trace: Trace, run_id: str) -> dict[str, Any]:
             name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value is not None
         },
     }
+
+
+def _events(span: Span) -> list[dict[str, Any]]:
+    """What happened when; a problem is an exception, because viewers mark spans that have one."""
+    events: list[tuple[str, int, dict[str, str]]] = [(name, at, {}) for name, at in span.moments.items()]
+    if span.problem is not None:
+        kind = span.problem.partition(":")[0]
+        events.append(("exception", span.end, {"exception.type": kind, "exception.message": span.problem}))
+    return [{"name": name, "time_unix_nano": at, "attributes": said} for name, at, said in events]
 
 
 def _info(trace: Trace, experiment_id: str, run_id: str) -> Any:

@@ -99,7 +99,7 @@ class Runner:
             ended = on_done(self.run_iteration())
         if evaluation:
             on_evaluated(self.evaluate(evaluation))
-        self.curves()
+        self.tracker.log_files("plots", self.curves())
 
     def evaluate(self, plan: EvaluationPlan) -> Evaluated:
         """Evaluate the team as it is after the finished iterations, or load what was found before.
@@ -188,10 +188,12 @@ class Runner:
     def _track(self, done: Finished) -> bool:
         """Log an iteration to the tracker; what it needs is made there, and only if it logs."""
         settings = self.plan.settings
+        tracking = settings.tracking
+        count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
 
         @functools.cache
         def sample() -> list[Chosen]:
-            return choose_episodes(done.tables, settings.tracking.sample_episodes, settings.run.seed)
+            return choose_episodes(done.tables, count, settings.run.seed)
 
         page = summary_of(self.run, done)
         return self.tracker.log_iteration(

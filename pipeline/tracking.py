@@ -72,6 +72,10 @@ class Tracker(Protocol):
         """Record one evaluation at the number of iterations that were finished before it."""
         ...
 
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the record; True if all of them are there now."""
+        ...
+
     def link(self) -> str | None:
         """How to look at the record, for people."""
         ...
@@ -91,6 +95,9 @@ class NoTracker:
         return False
 
     def log_evaluation(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def log_files(self, *_: Any, **__: Any) -> bool:
         return False
 
     def link(self) -> None:
@@ -202,6 +209,10 @@ class MlflowTracker:
         """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
         mark = f"{MARK}/evaluate/{slug(split)}"
         return self._done(lambda: self._log_now(step, metrics, files, at, mark, "plots"))
+
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the run's artifacts, in place of those of the same name."""
+        return self.run_id is not None and self._done(lambda: self._record.log_files(folder, files))
 
     def _log_now(
         self,

@@ -27,5 +27,6 @@ class AlarmsSection(Section):
 class TrackingSection(Section):
     uri: str | None = None  # None: sqlite beside the runs; "none": off
     experiment: str = "cadre"
-    sample_episodes: Count = 4  # of each iteration, as traces and as text: best, worst, failed, random
+    sample_episodes: Count = 4  # as traces and as text: the best, the worst, a failed, any; and again
+    sample_every: Positive = 1  # iterations from one sample to the next
     alarms: AlarmsSection = AlarmsSection()
