@@ -19,7 +19,7 @@ def main(root: str) -> None:
     page = find_run(root, "latest").info["tracker"]["link"].partition("5000/")[2].partition("?")[0]
     with (
         serving(tracking_uri(None, root), "127.0.0.1", 0) as (_, address),
-        start_browser(1280, 720) as browser,
+        start_browser(1400, 860) as browser,
     ):
         mlflow_trace(browser, f"{address}/{page}")
 
@@ -27,8 +27,7 @@ def main(root: str) -> None:
 def mlflow_trace(browser: Browser, url: str) -> None:
     """The newest sampled episode with branches, one of its turns opened."""
     browser.open(f"{url}/traces?workflowType=machine_learning")
-    browser.run("localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false')")
-    browser.open(f"{url}/traces?workflowType=machine_learning")
+    browser.click("[data-component-id='mlflow.assistant.chat_panel.close']")  # it is open at first
     found = browser.wait("[...new Set(document.body.innerHTML.match(/tr-[0-9a-f]{32}/g) || [])]")
     for trace in found:
         browser.open(f"{url}/traces?selectedEvaluationId={trace}")
