@@ -188,10 +188,14 @@ class Browser:
             self.errors.append(f"{params['entry']['text']} {params['entry'].get('url', '')}".strip())
 
     def _click_at(self, element: str) -> None:
-        box = self.run(
+        middle = (
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); "
             f"return {{x: r.x + r.width / 2, y: r.y + r.height / 2}} }})({element})"
         )
+        box, before = self.run(middle), None
+        while box != before:  # panels slide in, and a click beside the element says nothing
+            time.sleep(0.05)
+            box, before = self.run(middle), box
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.command("Input.dispatchMouseEvent", type=kind, **box, button="left", clickCount=1)
 

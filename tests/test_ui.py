@@ -141,10 +141,8 @@ def test_an_episode_is_a_trace_with_its_turns_nested_as_they_ran(
     found = browser.wait("(document.body.innerHTML.match(/tr-[0-9a-f]{32}/) || [''])[0]")
     browser.open(f"{url}/traces?selectedEvaluationId={found}")
     browser.wait_for_text("answer: answerer")
-    left = {
-        name: left_of(browser, name) for name in ("decompose: decomposer", "branch 0", "retrieve: retriever")
-    }
-    assert left["decompose: decomposer"] == left["branch 0"] < left["retrieve: retriever"]
+    plan, branch, tool = lefts_of(browser, "decompose: decomposer", "branch 0", "retrieve: retriever")
+    assert plan == branch < tool
     browser.click_text("decompose: decomposer")
     browser.wait_for_text("Assistant\n")
     browser.screenshot(tmp_path / "turn.png")
@@ -162,11 +160,11 @@ def test_the_sample_of_episodes_is_a_file_to_read(page: tuple[Browser, str], tmp
     browser.screenshot(tmp_path / "artifacts.png")
 
 
-def left_of(browser: Browser, text: str) -> float:
-    """Where the innermost element with this text begins, in pixels from the left."""
-    found: float = browser.run(
-        "[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() && e.innerText && "
-        f"e.innerText.trim() === {json.dumps(text)}).pop().getBoundingClientRect().x"
+def lefts_of(browser: Browser, *texts: str) -> list[float]:
+    """Where the innermost elements with these texts begin, in pixels from the left, all at one moment."""
+    found: list[float] = browser.run(
+        f"{json.dumps(texts)}.map(text => [...document.querySelectorAll('body *')].filter(e => "
+        "e.checkVisibility() && e.innerText && e.innerText.trim() === text).pop().getBoundingClientRect().x)"
     )
     return found
 
