@@ -144,7 +144,8 @@ def test_an_episode_is_a_trace_with_its_turns_nested_as_they_ran(
     plan, branch, tool = lefts_of(browser, "decompose: decomposer", "branch 0", "retrieve: retriever")
     assert plan == branch < tool
     browser.click_text("decompose: decomposer")
-    browser.wait_for_text("Assistant\n")
+    browser.click_text("Inputs / Outputs")  # a turn that is not ok opens with why it is not
+    browser.wait_for_text("Write search queries")
     browser.screenshot(tmp_path / "turn.png")
     browser.click_text("Attributes")
     for name in ("policy_version", "reward_parts", "advantage", "finish_reason"):
