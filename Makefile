@@ -67,7 +67,7 @@ learn: model
 	touch $@
 
 ui: setup
-	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1
+	@$(BIN)/python -m pipeline ui
 
 # Freeze what is installed. Change requirements/cpu.in and install first.
 lock: setup

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.rule import Rule
+from rich.text import Text
 
-from pipeline.episodes import sample_episodes
+from pipeline.alarms import Alarm
 from pipeline.render import accounts_table, as_text
+from pipeline.samples import Chosen
 from pipeline.transcript import transcript
 from stages.base import Account
 from stages.tables import TableRef, parquet_bytes
@@ -20,10 +22,14 @@ from workflows.trajectory import UPDATES
 
 
 def iteration_files(
-    tables: Mapping[str, TableRef], accounts: Sequence[Account], settings_toml: str, sample_count: int
+    tables: Mapping[str, TableRef],
+    accounts: Sequence[Account],
+    settings_toml: str,
+    sample: Sequence[Chosen],
+    page: RenderableType | None = None,
 ) -> dict[str, bytes]:
-    """By file name: the settings, the accounts of every boundary, the updates of all models as Parquet
-    and CSV, and `sample_count` episodes as text."""
+    """By file name: the settings, the summary `page`, the accounts of every boundary, the updates of all
+    models as Parquet and CSV, and a sample of episodes as text."""
     updates = all_updates(tables)
     files = {
         "settings.toml": settings_toml.encode(),
@@ -31,11 +37,18 @@ def iteration_files(
         "updates.parquet": parquet_bytes(updates),
         "updates.csv": _csv(updates).encode(),
     }
-    if "episodes" in tables and sample_count > 0:
-        sample = sample_episodes(tables, sample_count)
-        pages = [Group(transcript(played), Rule(style="none")) for played in sample]
+    if page is not None:
+        files["summary.txt"] = as_text(page).encode()
+    if sample:
+        pages = [Group(Rule(c.why, align="left"), transcript(c.played), Text()) for c in sample]
         files["episodes.txt"] = as_text(Group(*pages)).encode()
     return files
+
+
+def note_of(page: RenderableType, alarms: Sequence[Alarm]) -> str:
+    """The summary page in Markdown, its alarms first: as it is, in a fence that no name in it can close."""
+    head = "Alarms: " + (", ".join(f"`{alarm.key}`" for alarm in alarms) or "none")
+    return f"{head}\n\n~~~~~~text\n{as_text(page)}~~~~~~\n"
 
 
 def all_updates(tables: Mapping[str, TableRef]) -> pa.Table:

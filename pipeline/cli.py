@@ -260,6 +260,24 @@ def init(
     init(folder, package)
 
 
+@app.command()
+def ui(
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    uri: Annotated[str | None, typer.Option("--uri", help="The record, if it lies elsewhere.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Default: 5000, or the next free one.")
+    ] = None,
+    anyone: Annotated[
+        bool, typer.Option("--anyone", help="Let --host be open to other machines; there is no password.")
+    ] = False,
+) -> None:
+    """Serve MLflow's page of the runs under a root, on this machine only, until Ctrl-C."""
+    from pipeline.ui import show_ui
+
+    show_ui(root, uri, host, port, anyone=anyone, say=lambda line: typer.echo(line))
+
+
 @app.command("serve-retriever")
 def serve_retriever(
     corpus: Annotated[str, typer.Option("--corpus", help="A built-in name or a .jsonl or .parquet file.")],

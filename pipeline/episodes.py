@@ -88,6 +88,11 @@ def _load(tables: Mapping[str, TableRef], index: int, ids: Sequence[str], full: 
     ]
 
 
+def load_episodes(tables: Mapping[str, TableRef], index: int, ids: Sequence[str]) -> list[Played]:
+    """These episodes of part `index`, in the order of `ids`, without token ids and logprobs."""
+    return _load(tables, index, ids, full=False)
+
+
 def _rows(
     tables: Mapping[str, TableRef],
     name: str,

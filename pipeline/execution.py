@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline import store
+from pipeline.alarms import Alarm
 from pipeline.store import IterationStore, Manifest
 from stages.base import Account, Context, Progress, Stage
 from stages.tables import TableRef
@@ -28,6 +29,7 @@ class Finished:
     tables: dict[str, TableRef] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    alarms: list[Alarm] = field(default_factory=list)
     seconds: float = 0.0
     resumed: list[str] = field(default_factory=list)  # stages that were finished before
 

@@ -10,14 +10,18 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pipeline.mlflow_store import MARK, clean, create_database, flatten, local_database, mlflow_key
+from pipeline.mlflow_traces import log_traces
+from pipeline.spans import Trace
 from workflows.errors import CadreError
 
 KEY_TAG: Final = "cadre_run"
+NOTE_TAG: Final = "mlflow.note.content"
+NOTE_HEAD: Final = "**The last iteration**, until you write something of your own here.\n\n"
 MAX_PARAMS: Final = 500
 MAX_TAG: Final = 5000
 
@@ -31,6 +35,9 @@ _ENVIRONMENT: Final = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
+
+# Traces alone would make MLflow's page take the experiment for one that only watches a finished product.
+_EXPERIMENT_TAGS: Final = {"mlflow.experimentKind": "custom_model_development"}
 
 
 class MlflowRecord:
@@ -46,6 +53,7 @@ class MlflowRecord:
         self.experiment_id: str | None = None
         self._client: Any = None
         self._logged: dict[str, set[int]] = {}  # mark → steps whose metrics are there
+        self._tags: dict[str, dict[str, str]] = {}  # prefix → the tags as they are there
 
     def connect(self) -> None:
         """Import MLflow, quietly, and open the store: seconds the first time, nothing after that."""
@@ -79,7 +87,7 @@ class MlflowRecord:
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
         self._log_settings(run, settings, tags)
-        self._logged = {}
+        self._logged, self._tags = {}, {}
         self.experiment_id, self.run_id = run.info.experiment_id, str(run.info.run_id)
         return self.run_id
 
@@ -110,13 +118,44 @@ class MlflowRecord:
                 (Path(temporary) / name).write_bytes(data)
             self._client.log_artifacts(self.run_id, temporary, folder)
 
+    def log_traces(self, traces: Sequence[Trace]) -> None:
+        """Store episodes as traces of the run; those that are there are replaced."""
+        assert self.run_id is not None
+        assert self.experiment_id is not None
+        log_traces(self.uri, self.experiment_id, self.run_id, traces)
+
+    def replace_tags(self, prefix: str, tags: Mapping[str, str]) -> None:
+        """Set these tags of the run, and remove others whose names begin with `prefix`."""
+        from mlflow.entities import RunTag
+
+        wanted = {mlflow_key(name): text[:MAX_TAG] for name, text in tags.items()}
+        if self._tags.get(prefix) == wanted:
+            return
+        for name in self._client.get_run(self.run_id).data.tags:
+            if name.startswith(prefix) and name not in wanted:
+                self._client.delete_tag(self.run_id, name)
+        self._client.log_batch(self.run_id, tags=[RunTag(name, text) for name, text in wanted.items()])
+        self._tags[prefix] = wanted
+
+    def write_note(self, text: str) -> None:
+        """Make `text` the description of the run, in Markdown, unless somebody has written one."""
+        there = self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, "")
+        if not there or there.startswith(NOTE_HEAD):
+            note = f"{NOTE_HEAD}{text}"
+            cut = note if len(note) <= MAX_TAG else f"{note[: MAX_TAG - 1]}…"
+            self._client.set_tag(self.run_id, NOTE_TAG, cut)
+
     def end(self, status: str) -> None:
         self._client.set_terminated(self.run_id, status)
 
     def _experiment_id(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
         if found is None:
-            return str(self._client.create_experiment(self.experiment, artifact_location=self.artifacts))
+            return str(
+                self._client.create_experiment(
+                    self.experiment, artifact_location=self.artifacts, tags=_EXPERIMENT_TAGS
+                )
+            )
         if found.lifecycle_stage != "active":
             raise CadreError(
                 f"experiment {self.experiment!r} was deleted; restore it or set another tracking.experiment"

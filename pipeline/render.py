@@ -38,6 +38,7 @@ class IterationView:
     updates: Sequence[Mapping[str, Any]]  # summary rows of `updates`, one per model
     seconds: Mapping[str, float]  # by stage
     notes: Sequence[str] = ()
+    alarms: Sequence[str] = ()
     resumed: Sequence[str] = ()  # stages that an earlier process had finished
     where: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,6 +62,8 @@ def summary(view: IterationView) -> RenderableType:
         sections += [Text(), _times(view.seconds)]
     if view.notes:
         sections += [Text(), *(_text(f"note: {note}", "yellow") for note in view.notes)]
+    if view.alarms:
+        sections += [Text(), *(alarm_line(alarm) for alarm in view.alarms)]
     if view.where:
         sections += [Text(), places(view.where)]
     return Group(*sections)
@@ -86,6 +89,7 @@ def summary_dict(view: IterationView) -> dict[str, Any]:
             "updates": [dict(u) for u in view.updates],
             "seconds": dict(view.seconds),
             "notes": list(view.notes),
+            "alarms": list(view.alarms),
             "resumed": list(view.resumed),
             "where": dict(view.where),
         }
@@ -154,6 +158,11 @@ def accounts_table(accounts: Sequence[Account]) -> Table:
             _text("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
         )
     return table
+
+
+def alarm_line(alarm: str) -> Text:
+    """One alarm: something looks wrong, and where to look."""
+    return Text.assemble(("alarm: ", "bold red"), (visible(alarm), "red"))
 
 
 def places(where: Mapping[str, str]) -> Text:

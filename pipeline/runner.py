@@ -5,18 +5,23 @@ What `pipeline.execution` finds finished is loaded instead of run. That is all t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 
 from pipeline import store
-from pipeline.artifacts import iteration_files
+from pipeline.alarms import alarms
+from pipeline.artifacts import iteration_files, note_of
 from pipeline.assemble import Plan
 from pipeline.curves import curve_files, points_of
 from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
 from pipeline.execution import Finished, run_stages
 from pipeline.fleet import Fleet
 from pipeline.metrics import iteration_metrics, measured_by_stages
+from pipeline.samples import Chosen, choose_episodes
 from pipeline.settings import settings_toml
-from pipeline.store import IterationStore, Run
+from pipeline.show import summary_of
+from pipeline.spans import trace_of
+from pipeline.store import IterationStore, Run, finished_metrics
 from pipeline.tracking import Tracker
 from stages.base import Progress
 from stages.tables import TableRef, write_bytes
@@ -29,6 +34,7 @@ class Runner:
 
     def __init__(self, plan: Plan, run: Run, tracker: Tracker, progress: Progress) -> None:
         self.plan, self.run, self.tracker, self.progress = plan, run, tracker, progress
+        self._series: dict[int, Mapping[str, float]] | None = None  # metrics of finished iterations
         settings = plan.settings
         self.fleet = Fleet(
             run=run,
@@ -93,7 +99,7 @@ class Runner:
             ended = on_done(self.run_iteration())
         if evaluation:
             on_evaluated(self.evaluate(evaluation))
-        self.curves()
+        self.tracker.log_files("plots", self.curves())
 
     def evaluate(self, plan: EvaluationPlan) -> Evaluated:
         """Evaluate the team as it is after the finished iterations, or load what was found before.
@@ -162,19 +168,44 @@ class Runner:
         seconds = {name: m.seconds for name, m in done.manifests.items()}
         done.metrics = iteration_metrics(done.tables, done.accounts, seconds)
         done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
-        if iteration.folder.read_text("tracked.json") is None:
-            # its time is the tables', so that logging it again after a kill gives the same point
-            at = max(m.finished_at for m in done.manifests.values())
-            if self.tracker.log_iteration(done.index, done.metrics, lambda: self._files(done), at):
-                iteration.folder.write_text("tracked.json", "{}")
+        if self._series is None:
+            self._series = finished_metrics(self.run)
+        self._series[done.index] = done.metrics
+        done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
+        if iteration.folder.read_text("tracked.json") is None and self._track(done):
+            iteration.folder.write_text("tracked.json", "{}")
         iteration.folder.write_text(
-            "done.json", store.dump({"seconds": done.seconds, "metrics": done.metrics})
+            "done.json",
+            store.dump(
+                {
+                    "seconds": done.seconds,
+                    "metrics": done.metrics,
+                    "alarms": [alarm.as_dict() for alarm in done.alarms],
+                }
+            ),
         )
 
-    def _files(self, done: Finished) -> dict[str, bytes]:
+    def _track(self, done: Finished) -> bool:
+        """Log an iteration to the tracker; what it needs is made there, and only if it logs."""
         settings = self.plan.settings
-        count = settings.tracking.sample_episodes
-        return iteration_files(done.tables, done.accounts, settings_toml(settings), count)
+        tracking = settings.tracking
+        count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
+
+        @functools.cache
+        def sample() -> list[Chosen]:
+            return choose_episodes(done.tables, count, settings.run.seed)
+
+        page = summary_of(self.run, done)
+        return self.tracker.log_iteration(
+            done.index,
+            done.metrics,
+            lambda: iteration_files(done.tables, done.accounts, settings_toml(settings), sample(), page),
+            # its time is the tables', so that logging it again after a kill gives the same point
+            at=max(m.finished_at for m in done.manifests.values()),
+            alarms=done.alarms,
+            traces=lambda: [trace_of(chosen) for chosen in sample()],
+            note=lambda: note_of(page, done.alarms),
+        )
 
     def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:
         """Note the best evaluation of its split, and make sure of a whole checkpoint of what it was of.

@@ -15,6 +15,7 @@ import tomlkit
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.section import ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.tracking_settings import TrackingSection
 from pipeline.training_settings import (
     AdvantageSection,
     CreditSection,
@@ -167,12 +168,6 @@ class EvaluateSection(Section):
 class CheckpointsSection(Section):
     every: Positive = 1  # updates from one whole checkpoint to the next; the last one gets one in any case
     keep: Annotated[int, Field(ge=1)] = 2  # newest whole checkpoints of each model
-
-
-class TrackingSection(Section):
-    uri: str | None = None  # None: sqlite beside the runs; "none": off
-    experiment: str = "cadre"
-    sample_episodes: Annotated[int, Field(ge=0)] = 4
 
 
 class SandboxSection(Section):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
+from pipeline.alarms import Alarm
 from pipeline.artifacts import update_summaries
 from pipeline.episodes import Played, find_episode, sample_episodes
 from pipeline.metrics import iteration_metrics
 from pipeline.render import (
     IterationView,
+    alarm_line,
     echo,
     evaluation_table,
     make_console,
@@ -42,19 +44,25 @@ EPISODES: Final = 3  # that are listed, unless told otherwise
 
 def print_summary(run: Run, finished: Finished, link: str | None) -> None:
     """Print the summary of an iteration that has just ended; the last lines say where everything is."""
-    seconds = {name: manifest.seconds for name, manifest in finished.manifests.items()}
-    view = IterationView(
-        run=run.name,
-        iteration=finished.index,
-        metrics=finished.metrics,
-        accounts=finished.accounts,
-        updates=update_summaries(finished.tables),
-        seconds=seconds,
-        notes=finished.notes,
-        resumed=finished.resumed,
-        where=places_of(run, finished.index, link),
+    echo(make_console(), summary_of(run, finished, link))
+
+
+def summary_of(run: Run, finished: Finished, link: str | None = None) -> RenderableType:
+    """The summary of an iteration that has just ended."""
+    return summary(
+        IterationView(
+            run=run.name,
+            iteration=finished.index,
+            metrics=finished.metrics,
+            accounts=finished.accounts,
+            updates=update_summaries(finished.tables),
+            seconds={name: manifest.seconds for name, manifest in finished.manifests.items()},
+            notes=finished.notes,
+            alarms=[str(alarm) for alarm in finished.alarms],
+            resumed=finished.resumed,
+            where=places_of(run, finished.index, link),
+        )
     )
-    echo(make_console(), summary(view))
 
 
 class TrainingLog:
@@ -64,13 +72,16 @@ class TrainingLog:
         self.iterations = iterations
         self.last: Finished | None = None
         self._console = make_console()
+        self._alarms: set[str] = set()  # that were said
 
     def add(self, finished: Finished) -> None:
         self.last = finished
-        echo(
-            self._console,
-            training_line(finished.metrics, finished.index, self.iterations, finished.seconds),
-        )
+        line = training_line(finished.metrics, finished.index, self.iterations, finished.seconds)
+        now = {alarm.key: alarm for alarm in finished.alarms}
+        begun = [alarm_line(str(alarm)) for key, alarm in now.items() if key not in self._alarms]
+        over = [Text(f"  alarm over: {visible(key)}", "green") for key in sorted(self._alarms - now.keys())]
+        echo(self._console, line, *begun, *over)
+        self._alarms = set(now)
 
 
 def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:
@@ -149,8 +160,15 @@ def stored_view(
         updates=update_summaries(tables),
         seconds=seconds,
         notes=notes,
+        alarms=[str(alarm) for alarm in stored_alarms(run, index)],
         where=places_of(run, index, link),
     )
+
+
+def stored_alarms(run: Run, index: int) -> list[Alarm]:
+    """The alarms that there were after a finished iteration."""
+    text = run.iteration(index).folder.read_text("done.json")
+    return [Alarm(**raw) for raw in json.loads(text).get("alarms", ())] if text else []
 
 
 def _iteration_index(run: Run, iteration: int | None, episode: str | None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import shlex
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pipeline.deadline import Worker
@@ -20,7 +20,9 @@ from pipeline.mlflow_record import MlflowRecord
 from pipeline.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri, without_password
 
 if TYPE_CHECKING:
+    from pipeline.alarms import Alarm
     from pipeline.assemble import Plan
+    from pipeline.spans import Trace
     from pipeline.store import Run
 
 START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
@@ -52,6 +54,9 @@ class Tracker(Protocol):
         metrics: Mapping[str, float],
         files: Callable[[], Files] | None = None,
         at: float | None = None,
+        alarms: Sequence[Alarm] | None = None,
+        traces: Callable[[], Sequence[Trace]] | None = None,
+        note: Callable[[], str] | None = None,
     ) -> bool:
         """Record one iteration; True if all of it is there now. `at` is its time, epoch seconds."""
         ...
@@ -65,6 +70,10 @@ class Tracker(Protocol):
         at: float | None = None,
     ) -> bool:
         """Record one evaluation at the number of iterations that were finished before it."""
+        ...
+
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the record; True if all of them are there now."""
         ...
 
     def link(self) -> str | None:
@@ -86,6 +95,9 @@ class NoTracker:
         return False
 
     def log_evaluation(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def log_files(self, *_: Any, **__: Any) -> bool:
         return False
 
     def link(self) -> None:
@@ -163,14 +175,28 @@ class MlflowTracker:
         metrics: Mapping[str, float],
         files: Callable[[], Files] | None = None,
         at: float | None = None,
+        alarms: Sequence[Alarm] | None = None,
+        traces: Callable[[], Sequence[Trace]] | None = None,
+        note: Callable[[], str] | None = None,
     ) -> bool:
         """Log metrics at step `iteration`, and files under `iterations/<iteration>/`.
 
         Metrics that MLflow would refuse or bend (not finite, not a number, a bad name) are left out,
-        so that they cost no others. `files` makes the files by name when they are needed.
+        so that they cost no others. `files`, `traces` and `note` make theirs when they are needed. The
+        alarms are tags of the run: `alarms` names them, `alarm/<name>` says what it is; one that is over
+        goes. The note is Markdown and becomes the run's description.
         """
 
-        return self._log(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
+        def log() -> None:
+            self._log_now(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
+            if alarms is not None:
+                self._record.replace_tags("alarm/", alarm_tags(alarms))
+            if note is not None:
+                self._record.write_note(note())
+            if traces is not None:
+                self._record.log_traces(traces())
+
+        return self._done(log)
 
     def log_evaluation(
         self,
@@ -181,9 +207,14 @@ class MlflowTracker:
         at: float | None = None,
     ) -> bool:
         """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
-        return self._log(step, metrics, files, at, f"{MARK}/evaluate/{slug(split)}", "plots")
+        mark = f"{MARK}/evaluate/{slug(split)}"
+        return self._done(lambda: self._log_now(step, metrics, files, at, mark, "plots"))
 
-    def _log(
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the run's artifacts, in place of those of the same name."""
+        return self.run_id is not None and self._done(lambda: self._record.log_files(folder, files))
+
+    def _log_now(
         self,
         step: int,
         metrics: Mapping[str, float],
@@ -191,16 +222,20 @@ class MlflowTracker:
         at: float | None,
         mark: str,
         folder: str,
-    ) -> bool:
-        def log() -> bool:
-            if self.run_id is None and self._begin is not None:
-                self._begin()
-            self._record.log_metrics(step, metrics, at, mark)
-            if files is not None:
-                self._record.log_files(folder, files())
+    ) -> None:
+        """On the worker's thread."""
+        if self.run_id is None and self._begin is not None:
+            self._begin()
+        self._record.log_metrics(step, metrics, at, mark)
+        if files is not None:
+            self._record.log_files(folder, files())
+
+    def _done(self, log: Callable[[], None]) -> bool:
+        def logged() -> bool:
+            log()
             return True
 
-        return self._safely("start" if self.run_id is None else "log", log, False)
+        return self._safely("start" if self.run_id is None else "log", logged, False)
 
     def link(self) -> str | None:
         return run_link(self.uri, self._record.experiment_id, self.run_id)
@@ -254,14 +289,22 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
     return tracker
 
 
+def alarm_tags(alarms: Sequence[Alarm]) -> dict[str, str]:
+    """The tags that say which alarms there are. Runs can be filtered by `alarms`, which is `none` without."""
+    texts = {
+        f"alarm/{alarm.key}": f"since iteration {alarm.since}: {alarm.what}; {alarm.look}" for alarm in alarms
+    }
+    return {"alarms": ", ".join(alarm.key for alarm in alarms) or "none", **texts}
+
+
 def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | None:
     """How to open the page of an MLflow run; None if there is none."""
     if experiment_id is None or run_id is None:
         return None
-    page = f"/#/experiments/{experiment_id}/runs/{run_id}"
+    page = f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
     if uri.startswith(("http://", "https://")):
         return without_password(uri.rstrip("/")) + page
-    command = f"mlflow ui --backend-store-uri {shlex.quote(without_password(uri))}"
+    command = f"python -m pipeline ui --uri {shlex.quote(without_password(uri))}"
     return f"{command}   then http://127.0.0.1:5000{page}"
 
 

@@ -3,8 +3,12 @@
 import math
 import re
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pipeline.gathered import Gathered, Measure
 from pipeline.metrics import MAX_NAMES, by_name, iteration_metrics, slug
 from stages.base import Account
 from stages.tables import TableRef, TableSink
@@ -14,6 +18,7 @@ from workflows.trajectory import (
     EPISODES,
     PARTITION,
     REWARDS,
+    TASKS,
     TURNS,
     UPDATES,
     named_values,
@@ -139,7 +144,9 @@ def test_what_has_no_data_has_no_metric(tmp_path):
         row |= {"return": None, "advantage": None, "excluded": "infra_error"}
     episode["episodes"][0] |= {"status": "infra_error", "num_response_tokens": 0}
     metrics = iteration_metrics(write(str(tmp_path), [[episode]]), [], {})
-    assert not [name for name in metrics if name.startswith(("role/", "model/", "return/", "reward/"))]
+    earned = [name for name in metrics if name.startswith(("role/", "model/", "return/", "reward/"))]
+    assert {name.split("/")[2] for name in earned} == {"turns", "failed_rate"}
+    assert metrics["role/plan/failed_rate"] == metrics["rollout/failed_rate"] == 1.0
     assert "groups/no_signal_rate" not in metrics
     assert metrics["groups/usable_rate"] == 0.0
     assert metrics["rollout/status/infra_error"] == 1.0
@@ -194,7 +201,7 @@ def test_updates_give_their_summary_row_and_rates(tmp_path):
     assert metrics["model/m/loss"] == 0.5
     assert metrics["model/m/version"] == 4.0
     assert metrics["model/m/rows_trained"] == metrics["model/m/rows_partitioned"] == 8.0
-    assert metrics["update/m/tokens_per_second"] == 250.0
+    assert metrics["model/m/update_tokens_per_second"] == 250.0
     assert metrics["model/q/skipped"] == 1.0
     assert "model/q/loss" not in metrics
     assert metrics["time/update/m_seconds"] == metrics["time/total_seconds"] == 2.5
@@ -206,9 +213,9 @@ def test_every_row_that_a_boundary_leaves_out_is_counted_there():
         Account("credit to partition", "turn", 10, 6, {"infra_error": 4}),
     ]
     metrics = iteration_metrics({}, accounts, {})
-    assert metrics["excluded/turns_to_rewards/total"] == 3.0
-    assert metrics["excluded/turns_to_rewards/frozen_model_judge"] == 1.0
-    assert metrics["excluded/credit_to_partition/infra_error"] == 4.0
+    assert metrics["rows/turns_to_rewards/excluded"] == 3.0
+    assert metrics["rows/turns_to_rewards/frozen_model_judge"] == 1.0
+    assert metrics["rows/credit_to_partition/infra_error"] == 4.0
 
 
 @pytest.mark.parametrize(
@@ -222,3 +229,98 @@ def test_any_name_becomes_one_valid_component_of_its_own(name):
 
 def test_a_plain_name_stays_as_it_is():
     assert slug("reader-2.b") == "reader-2.b"
+
+
+def tool_turn(turns: list[dict], status: str, seconds: float) -> dict:
+    """A tool's turn that follows those of an episode."""
+    last = turns[-1]
+    keys = {k: last[k] for k in ("group_id", "episode_id")}
+    times = {"queued_at": 0.0, "started_at": 1.0, "ended_at": 1.0 + seconds}
+    return {
+        **keys,
+        **times,
+        "turn_index": len(turns),
+        "event": "tool",
+        "tool": "search",
+        "status": status,
+        "attempts": 1,
+    }
+
+
+def test_a_tool_says_how_often_it_is_called_and_succeeds(tmp_path):
+    episodes = two_groups(FULL)
+    for episode, status in zip(episodes, ("ok", "ok", "tool_error", "infra_error"), strict=True):
+        episode["turns"].append(tool_turn(episode["turns"], status, 2.0))
+    metrics = iteration_metrics(write(str(tmp_path), [episodes[:1], episodes[1:]]), [], {})
+    assert by_name(metrics, "tool") == {
+        "search": {
+            "calls": 4,
+            "success_rate": 0.5,
+            "failed_rate": 0.25,
+            "attempts_mean": 1,
+            "seconds_mean": 2,
+        }
+    }
+
+
+def with_sources(tmp_path, episodes, sources):
+    """Tables in which task `t<k>` comes from `sources[k]`."""
+    for episode in episodes:
+        for row in (*episode["turns"], *episode["episodes"]):
+            row["task_id"] = row["group_id"].partition("/")[2]
+    tables = write(str(tmp_path), [episodes])
+    sink = TableSink("tasks", f"{tmp_path}/tasks", TASKS)
+    rows = [{"task_id": f"t{k}", "source": source} for k, source in enumerate(sources)]
+    return tables | {"tasks": sink.ref([sink.write_part(0, rows_to_table(rows, TASKS))])}
+
+
+def test_sources_of_tasks_stand_apart_where_there_are_several(tmp_path):
+    metrics = iteration_metrics(with_sources(tmp_path / "two", two_groups(FULL), ("a", "b")), [], {})
+    assert {s: v["return_std"] for s, v in by_name(metrics, "source").items()} == {
+        "a": math.sqrt(0.5),
+        "b": 0,
+    }
+    alone = iteration_metrics(with_sources(tmp_path / "one", two_groups(FULL), ("a", "a")), [], {})
+    assert not by_name(alone, "source")
+
+
+def test_what_credit_leaves_out_is_a_share_of_what_could_be_trained_on(tmp_path):
+    episodes = two_groups(FULL)
+    for episode in episodes:
+        for row in episode["turns"]:
+            row["trainable"] = row["role"] == "answer"
+        episode["credit"][0] |= {"excluded": "the model is frozen"}
+    episodes[0]["credit"][1] |= {"excluded": "infra_error", "advantage": None}
+    metrics = iteration_metrics(write(str(tmp_path), [episodes]), [], {})
+    assert metrics["role/answer/excluded_rate"] == metrics["rows/trainable_excluded_rate"] == 0.25
+    assert "role/plan/excluded_rate" not in metrics
+
+
+def test_the_entropy_of_what_was_sampled_needs_no_update(tmp_path):
+    episodes = two_groups(FULL)
+    for episode in episodes:
+        for row in episode["turns"]:
+            row["behaviour_logprobs"] = [-0.5, -1.5] if row["role"] == "plan" else None
+    metrics = iteration_metrics(write(str(tmp_path), [episodes]), [], {})
+    assert metrics["role/plan/sampled_entropy"] == 1.0
+    assert "role/answer/sampled_entropy" not in metrics
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
+def test_statistics_do_not_depend_on_how_values_are_cut(parts):
+    whole, cut = Gathered(), Gathered()
+    measures = {s: Measure(pl.col("x"), s) for s in ("mean", "std", "min", "max", "count")}
+    whole.add("a", pl.DataFrame({"x": [x for part in parts for x in part]}, {"x": pl.Float64}), measures)
+    for part in parts:
+        cut.add("a", pl.DataFrame({"x": part}, {"x": pl.Float64}), measures)
+    assert cut.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(-1e6, 1e6), st.integers(1, 40))
+def test_equal_values_have_no_deviation_whatever_rounding_does(value, count):
+    gathered = Gathered()
+    for _ in range(2):
+        gathered.add("a", pl.DataFrame({"x": [value] * count}), {"std": Measure(pl.col("x"), "std")})
+    assert gathered.metrics() == {"a/std": 0.0}

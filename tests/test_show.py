@@ -7,7 +7,9 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from pipeline.alarms import Alarm
 from pipeline.artifacts import iteration_files
 from pipeline.deadline import Worker
 from pipeline.episodes import find_episode, sample_episodes
@@ -24,6 +26,7 @@ from pipeline.render import (
     summary_dict,
     visible,
 )
+from pipeline.samples import choose_episodes
 from pipeline.show import print_iteration
 from pipeline.store import Manifest, Run, stored_tables
 from pipeline.transcript import in_branches, transcript, transcript_dict
@@ -266,14 +269,29 @@ def test_a_sample_spans_the_returns_and_is_the_same_every_time(run):
 
 
 def test_the_trackers_files_are_readable(run):
-    files = iteration_files(tables_of(run), [Account("rewards", "turn", 3, 1, {"why": 2})], "[run]\n", 2)
+    tables, accounts = tables_of(run), [Account("rewards", "turn", 3, 1, {"why": 2})]
+    files = iteration_files(tables, accounts, "[run]\n", choose_episodes(tables, 2, 0), Text("the page"))
     assert files["settings.toml"] == b"[run]\n"
     assert b"2 why" in files["rows.txt"]
+    assert files["summary.txt"] == b"the page\n"
     assert files["updates.csv"].splitlines()[1].startswith(b",team,summary,,2,3,0.5")
     assert files["updates.parquet"][:4] == b"PAR1"
     assert files["episodes.txt"].count(b"episode 00000/") == 2
-    assert "episodes.txt" not in iteration_files({}, [], "", 2)
-    assert iteration_files({}, [], "", 2)["updates.csv"].startswith(b"iteration,model_id,kind")
+    assert files["episodes.txt"].startswith(b"best ")
+    none = iteration_files({}, [], "", [])
+    assert {"episodes.txt", "summary.txt"}.isdisjoint(none)
+    assert none["updates.csv"].startswith(b"iteration,model_id,kind")
+
+
+def test_alarms_of_a_stored_iteration_are_shown(run, capsys):
+    alarm = Alarm("cut_off", "reader", 3, f"80% are {HOSTILE}", "look there")
+    run.iteration(0).folder.write_text("done.json", json.dumps({"alarms": [alarm.as_dict()]}))
+    print_iteration(run, None, episode=None, episodes=0, full=False, as_json=False)
+    out = capsys.readouterr().out
+    assert "alarm: cut_off/reader since iteration 3: 80% are [bold]x[/]" in out
+    assert "\x1b" not in out
+    print_iteration(run, None, episode=None, episodes=0, full=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["alarms"] == [str(alarm)]
 
 
 def test_a_stored_iteration_is_shown_as_text_and_as_json(run, capsys):
