@@ -5,15 +5,17 @@ What `pipeline.execution` finds finished is loaded instead of run. That is all t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pipeline import store
 from pipeline.artifacts import iteration_files
 from pipeline.assemble import Plan
+from pipeline.cost import cost_metrics, total_cost
 from pipeline.curves import curve_files, points_of
 from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
 from pipeline.execution import Finished, run_stages
 from pipeline.fleet import Fleet
+from pipeline.history import finished_metrics
 from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.settings import settings_toml
 from pipeline.store import IterationStore, Run
@@ -29,6 +31,7 @@ class Runner:
 
     def __init__(self, plan: Plan, run: Run, tracker: Tracker, progress: Progress) -> None:
         self.plan, self.run, self.tracker, self.progress = plan, run, tracker, progress
+        self._spent: Mapping[str, float] | None = None  # by the iterations before, once they are read
         settings = plan.settings
         self.fleet = Fleet(
             run=run,
@@ -162,6 +165,7 @@ class Runner:
         seconds = {name: m.seconds for name, m in done.manifests.items()}
         done.metrics = iteration_metrics(done.tables, done.accounts, seconds)
         done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
+        done.metrics |= self._cost(done)
         if iteration.folder.read_text("tracked.json") is None:
             # its time is the tables', so that logging it again after a kill gives the same point
             at = max(m.finished_at for m in done.manifests.values())
@@ -170,6 +174,14 @@ class Runner:
         iteration.folder.write_text(
             "done.json", store.dump({"seconds": done.seconds, "metrics": done.metrics})
         )
+
+    def _cost(self, done: Finished) -> dict[str, float]:
+        if self._spent is None:
+            earlier = finished_metrics(self.run)
+            self._spent = total_cost(m for index, m in earlier.items() if index < done.index)
+        found = cost_metrics(done.metrics, self.fleet.peak_memory(), self._spent)
+        self._spent = {k.removeprefix("total/"): v for k, v in found.items() if k.startswith("total/")}
+        return found
 
     def _files(self, done: Finished) -> dict[str, bytes]:
         settings = self.plan.settings

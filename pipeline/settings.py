@@ -172,6 +172,7 @@ class TrackingSection(Section):
     uri: str | None = None  # None: sqlite beside the runs; "none": off
     experiment: str = "cadre"
     sample_episodes: Annotated[int, Field(ge=0)] = 4
+    tags: dict[str, str] = {}  # of the run's page, beside those that every run has
 
 
 class SandboxSection(Section):
@@ -251,6 +252,15 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     Raises:
         UsageError: the file is missing or not TOML, or a key or value is not as declared.
     """
+    return parse_settings(read_settings(path, overrides), str(path))
+
+
+def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same before it is validated and completed: the tables of the file with the overrides in them.
+
+    Raises:
+        UsageError: the file is missing or not TOML, or an override has no place in it.
+    """
     file = Path(path)
     if not file.is_file():
         raise UsageError(
@@ -262,8 +272,8 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from None
     for override in overrides:
-        _apply_override(raw, override)
-    return parse_settings(raw, str(file))
+        set_override(raw, override)
+    return raw
 
 
 def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
@@ -288,7 +298,12 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> None:
+def set_override(raw: dict[str, Any], override: str) -> None:
+    """Put one `key.path=value` into nested tables, in place.
+
+    Raises:
+        UsageError: it has no such form, or its path leads through a value.
+    """
     key, separator, text = override.partition("=")
     path = [p.strip() for p in key.strip().split(".")]
     if not separator or not all(path):

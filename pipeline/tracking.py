@@ -67,6 +67,10 @@ class Tracker(Protocol):
         """Record one evaluation at the number of iterations that were finished before it."""
         ...
 
+    def log_files(self, folder: str, files: Mapping[str, bytes]) -> bool:
+        """Store files by name in a folder of the record; True if all of them are there now."""
+        ...
+
     def link(self) -> str | None:
         """How to look at the record, for people."""
         ...
@@ -86,6 +90,9 @@ class NoTracker:
         return False
 
     def log_evaluation(self, *_: Any, **__: Any) -> bool:
+        return False
+
+    def log_files(self, *_: Any, **__: Any) -> bool:
         return False
 
     def link(self) -> None:
@@ -202,6 +209,15 @@ class MlflowTracker:
 
         return self._safely("start" if self.run_id is None else "log", log, False)
 
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the run's artifacts, in place of those of the same name."""
+
+        def log() -> bool:
+            self._record.log_files(folder, files)
+            return True
+
+        return self.run_id is not None and self._safely("log", log, False)
+
     def link(self) -> str | None:
         return run_link(self.uri, self._record.experiment_id, self.run_id)
 
@@ -248,6 +264,7 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
 
     tracker = MlflowTracker(uri, settings.tracking.experiment, artifact_folder(uri), begun=keep)
     tags = run_tags(plan.models.regime, settings.workflow.use) | {"run_folder": run.folder.url}
+    tags |= settings.tracking.tags
     known = run.info.get("tracker", {}).get("run_id")
     key = f"{run.folder.url} {run.info['created_at']}"
     tracker.start(run.name, known, settings.model_dump(mode="json"), tags, key, wait=False)
