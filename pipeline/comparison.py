@@ -258,7 +258,11 @@ def _notes(variants: Sequence[Variant]) -> list[str]:
         if len({of(run) for run in runs}) > 1:
             notes.append(f"the runs have different {what}")
     if all(len(v.runs) == 1 for v in variants):
-        notes.append("one run each: returns have no interval; repeat them with other seeds before you decide")
+        notes.append("one run each, so returns have no interval; repeat with other seeds before you decide")
+        if any(v.scores for v in variants):
+            notes.append("intervals of scores are over the tasks of the last evaluation")
+    elif any(len(v.runs) == 2 for v in variants):
+        notes.append("an interval from two runs is wide; a third narrows it by half and more")
     if len(variants) > MAX_SERIES:
         notes.append(f"{len(variants)} variants: in plots colours repeat after {MAX_SERIES}")
     if overlapping := _overlapping(variants):

@@ -90,8 +90,8 @@ def _learning_curves(found: Comparison) -> tuple[bytes, bytes] | None:
     rows = -(-len(panels) // columns)
 
     def paint(figure: Any) -> None:
-        axes = figure.subplots(rows, columns, squeeze=False).flat
-        for panel in list(axes)[len(panels) :]:
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for panel in axes[len(panels) :]:
             panel.set_visible(False)
         for panel, name in zip(axes, panels, strict=False):
             _curves_panel(panel, found.variants, name, window, look)

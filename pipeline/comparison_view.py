@@ -47,8 +47,9 @@ def _differences(found: Comparison) -> Table:
 
 
 def _outcomes_title(found: Comparison) -> str:
-    iterations = f"{found.last} iterations" if found.last > 1 else "iteration"
-    return f"What came out (returns: first and last {iterations}; 95 %: over runs, or one run's tasks)"
+    if found.last == 1:
+        return "What came out (returns: of the first and of the last iteration)"
+    return f"What came out (returns: means of the first and of the last {found.last} iterations)"
 
 
 def _outcomes(found: Comparison) -> Table:
