@@ -282,7 +282,7 @@ def _last_return(iterations: Sequence[Mapping[str, float]], window: int) -> floa
 
 
 def _band_note(found: Comparison) -> str:
-    counts = {len(v.runs) for v in found.variants}
+    counts = {len(series_of(v, RETURN)) for v in found.variants}
     said = []
     if any(n >= 3 for n in counts):
         said.append("95 % intervals over three runs or more")
@@ -292,4 +292,5 @@ def _band_note(found: Comparison) -> str:
 
 
 def _whisker_note(found: Comparison) -> str:
-    return "Bars: 95 % intervals over runs." if any(len(v.runs) > 2 for v in found.variants) else ""
+    repeats = [change.runs for v in found.variants for change in v.roles.values()]
+    return "Bars: 95 % intervals over runs." if max(repeats, default=0) > 2 else ""

@@ -25,7 +25,7 @@ from pipeline.signals import raise_on_stop_signals
 from pipeline.store import Run
 from pipeline.sweep_folder import Child, SweepFolder, finished_iterations
 from pipeline.sweep_points import Point, points_of, seeds_of, settings_at
-from pipeline.sweep_process import train_apart
+from pipeline.sweep_process import Train, train_apart
 from pipeline.sweep_record import FOLDER, begin_record, child_tags, point_metrics
 from pipeline.tracking import Tracker
 from workflows.errors import RunFailed, UsageError
@@ -75,7 +75,11 @@ def sweep_command(config: str, overrides: Sequence[str], *, dry: bool, sharing: 
     if options["regimes"] and not sharing:
         raise UsageError("--regimes belongs to `run sweep sharing`; put the word sharing after sweep")
     sweep = plan_sweep(config, overrides, **options)
-    dry_run(sweep) if dry else run_sweep(sweep)
+    if dry:
+        dry_run(sweep)
+        return
+    raise_on_stop_signals()
+    run_sweep(sweep)
 
 
 def plan_sweep(
@@ -142,14 +146,16 @@ def dry_run(sweep: Sweep) -> None:
     echo(make_console(), Text(f"{visible(head)}; {episodes}", no_wrap=True), sweep_table(rows))
 
 
-def run_sweep(sweep: Sweep) -> None:
+def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
     """Run what is not finished, print a line for each run and the comparison of all.
+
+    Args:
+        train: how one run is made; by default in a process of its own.
 
     Raises:
         UsageError: a point can't work, or the sweep of this name has other settings.
         RunFailed: some runs failed; the message has their causes.
     """
-    raise_on_stop_signals()
     check_points(sweep)
     console = make_console()
     folder = SweepFolder(sweep.root, sweep.name)
@@ -159,8 +165,8 @@ def run_sweep(sweep: Sweep) -> None:
         tracker = begin_record(folder, sweep.base, tags)
         ended_well = False
         try:
-            for index, member in enumerate(sweep.members):
-                _run_member(sweep, folder, member, index, console)
+            for index in range(len(sweep.members)):
+                _run_member(sweep, folder, index, train, console)
             _compare(sweep, folder, tracker, console)
             ended_well = not _failures(sweep, folder)
         finally:
@@ -193,8 +199,9 @@ def check_points(sweep: Sweep) -> dict[str, Plan]:
     return plans
 
 
-def _run_member(sweep: Sweep, folder: SweepFolder, member: Member, index: int, console: Console) -> None:
+def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, console: Console) -> None:
     """Run one member, unless it is finished; its state is in `sweep.json` before and after."""
+    member = sweep.members[index]
     child = folder.child(member.name, member.point.label, member.seed)
     label = f"[{index + 1}/{len(sweep.members)}] {member.point.label}, seed {member.seed}"
     if folder.is_finished(child, sweep.iterations):
@@ -217,7 +224,7 @@ def _run_member(sweep: Sweep, folder: SweepFolder, member: Member, index: int, c
 
     started = time.monotonic()
     try:
-        child.cause = train_apart(settings, sweep.iterations, folder.folder, on_progress)
+        child.cause = train(settings, sweep.iterations, folder.folder, on_progress)
         child.state = "failed" if child.cause else "finished"
     finally:
         progress.finish()

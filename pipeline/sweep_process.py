@@ -21,14 +21,16 @@ STOP_SECONDS: Final = 120.0  # for a run to write its checkpoints and to release
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def train_apart(
-    settings: Settings, iterations: int, logs: Folder, on_progress: Callable[[int], None]
-) -> str | None:
+Progress = Callable[[int], None]  # called with the number of finished iterations when it has changed
+Train = Callable[[Settings, int, Folder, Progress], str | None]  # as `train_apart`
+
+
+def train_apart(settings: Settings, iterations: int, logs: Folder, on_progress: Progress) -> str | None:
     """`run train` with these settings until the run has so many iterations; None, or why it failed.
 
     Args:
         logs: where the log `<run>.log` goes.
-        on_progress: called with the number of finished iterations when it has changed.
+        on_progress: told how far the run is.
     """
     run = settings.run
     with tempfile.TemporaryDirectory(prefix="cadre-sweep-") as temporary:

@@ -63,7 +63,6 @@ def test_only_what_differs_is_told_and_models_are_compared_role_by_role(tmp_path
 
 def test_a_password_in_a_setting_is_not_told(tmp_path: Path) -> None:
     urls = [f"http://u:secret{i}@h/{i}" for i in range(2)]
-    urls = [f"http://u:secret{i}@h/{i}" for i in range(2)]
     settings = [{"workflow": {"use": "signal", "options": {"urls": [url]}}} for url in urls]
     runs = [make_run(tmp_path, f"r{i}", [0.1], settings=own) for i, own in enumerate(settings)]
     assert "secret" not in json.dumps(as_dict(of(*runs)))
