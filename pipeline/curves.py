@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.history import evaluation_results, finished_metrics
+from pipeline.history import evaluation_results
 from pipeline.plots import MAX_SERIES, band, draw, limits, line, looks, name_ends, whole_steps
-from pipeline.store import Run
+from pipeline.store import Run, finished_metrics
 
 FIELDS = ("kind", "name", "step", "value", "low", "high")
 TEAM = "return/mean"

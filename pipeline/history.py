@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.store import Run
+from pipeline.store import Run, finished_metrics
 
 Metrics = Mapping[str, float]
 
@@ -50,12 +50,6 @@ def read_history(run: Run) -> History:
         unfinished=tuple(i for i in run.iterations() if i not in finished),
         evaluations=tuple(evaluation_results(run)),
     )
-
-
-def finished_metrics(run: Run) -> dict[int, Metrics]:
-    """The metrics of every finished iteration, by index."""
-    texts = {index: run.iteration(index).folder.read_text("done.json") for index in run.iterations()}
-    return {index: json.loads(text).get("metrics", {}) for index, text in texts.items() if text is not None}
 
 
 def evaluation_results(run: Run) -> list[dict[str, Any]]:

@@ -17,13 +17,12 @@ from pipeline.curves import curve_files, points_of
 from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
 from pipeline.execution import Finished, run_stages
 from pipeline.fleet import Fleet
-from pipeline.history import finished_metrics
 from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.samples import Chosen, choose_episodes
 from pipeline.settings import settings_toml
 from pipeline.show import summary_of
 from pipeline.spans import trace_of
-from pipeline.store import IterationStore, Run
+from pipeline.store import IterationStore, Run, finished_metrics
 from pipeline.tracking import Tracker
 from stages.base import Progress
 from stages.tables import TableRef, write_bytes
@@ -172,8 +171,8 @@ class Runner:
         done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
         if self._series is None:
             self._series = finished_metrics(self.run)
-        spent = total_cost(m for index, m in self._series.items() if index < done.index)
-        done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), spent)
+        before = total_cost(m for index, m in self._series.items() if index < done.index)
+        done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = done.metrics
         done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
         if iteration.folder.read_text("tracked.json") is None and self._track(done):

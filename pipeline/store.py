@@ -296,6 +296,12 @@ def tables_at(store: IterationStore) -> tuple[dict[str, TableRef], list[Manifest
     return tables, [m for _, m in manifests if m is not None]
 
 
+def finished_metrics(run: Run) -> dict[int, Mapping[str, float]]:
+    """The metrics of every finished iteration, by its number."""
+    texts = {index: run.iteration(index).folder.read_text("done.json") for index in run.iterations()}
+    return {index: json.loads(text).get("metrics", {}) for index, text in texts.items() if text is not None}
+
+
 def carried_tables(run: Run, index: int, stages: Sequence[Stage]) -> dict[str, TableRef]:
     """What stages of iteration `index` read of the one before it: by input name; without parts if there
     is none, or if it was made without that table."""

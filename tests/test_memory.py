@@ -17,7 +17,9 @@ def test_what_was_needed_once_stays_in_the_peak() -> None:
     with_block = peak_resident_bytes()
     assert with_block >= len(block)
     del block
-    assert peak_resident_bytes() >= with_block >= before
+    # the kernel counts in batches of pages, so two readings may differ by some hundred kB
+    assert peak_resident_bytes() >= with_block - 2**20
+    assert with_block >= before - 2**20
 
 
 def test_children_count_and_a_process_that_is_gone_is_nothing() -> None:

@@ -59,9 +59,8 @@ def everything(folder: Path) -> dict[str, float]:
     measured = ("advantage_mean", "advantage_std", "explained_variance")
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
-    metrics |= measured_by_stages(stages)
-    cost = cost_metrics(metrics, {"engine/plan": 1, "trainer/plan": 1}, {})
-    return metrics | cost | evaluation(metrics)
+    cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
+    return metrics | measured_by_stages(stages) | cost | evaluation(metrics)
 
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
