@@ -158,6 +158,71 @@ def run_ablate(
     run_ablate(run, root, variants, iterations=iterations, label=label, shown=episodes, as_json=as_json)
 
 
+@run_app.command("sweep")
+def run_sweep(
+    iterations: Annotated[
+        int, typer.Option("--iterations", "-n", min=1, help="How many iterations each run has at the end.")
+    ],
+    what: Annotated[
+        Literal["sharing"] | None, typer.Argument(help="`sharing` sweeps the regimes; else give --grid.")
+    ] = None,
+    regimes: Annotated[
+        str | None,
+        typer.Option("--regimes", help="full,separate,adapters,groups, or groups:NAME=ROLE+ROLE:NAME=ROLE."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", help="Any setting: --grid ppo.learning_rate=1e-6,1e-5 (repeatable)."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="0,1,2: every point once with each. Default: run.seed.")
+    ] = None,
+    set_for: Annotated[
+        list[str] | None,
+        typer.Option("--set-for", help="One setting for one regime: adapters:ppo.learning_rate=1e-4."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The sweep's name under the root.")] = None,
+    config: Config = "pipeline.toml",
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs, and stop.")] = False,
+) -> None:
+    """Train the same team under several sharing regimes or settings, each with the same tasks, seeds and
+    episodes, one run after another, and compare them. The same command goes on where it was stopped."""
+    from pipeline.sweep import sweep_command
+
+    sweep_command(
+        config,
+        set_ or [],
+        dry=dry_run,
+        iterations=iterations,
+        sharing=what == "sharing",
+        regimes=regimes,
+        grid=grid or [],
+        set_for=set_for or [],
+        seeds=seeds,
+        name=name,
+    )
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Runs and sweeps: names under the root, paths or URLs.")],
+    out: Annotated[
+        str | None, typer.Option("--out", help="Where plots and their numbers go. Default: under the root.")
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", min=1, help="Iterations behind the first and last returns. Default: 5."),
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: what differs in their settings, what came out, what it cost, and plots."""
+    from pipeline.compare import compare_command
+
+    compare_command(runs, root, out=out, last=last, as_json=as_json)
+
+
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="The new folder to write.")],

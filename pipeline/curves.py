@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.store import Run
+from pipeline.history import evaluation_results
+from pipeline.plots import MAX_SERIES, band, draw, limits, line, looks, name_ends, whole_steps
+from pipeline.store import Run, finished_metrics
 
-# Okabe and Ito's palette, told apart by the colour-blind and in grey
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 FIELDS = ("kind", "name", "step", "value", "low", "high")
+TEAM = "return/mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,59 +31,68 @@ class Point:
 def points_of(run: Run) -> list[Point]:
     """Every finished iteration and evaluation of a run, in the order of steps."""
     found: list[Point] = []
-    for index in run.iterations():
-        metrics = _json(run.iteration(index).folder.read_text("done.json")).get("metrics", {})
-        names = [n for n in metrics if n == "return/mean" or n.endswith("/return_mean")]
+    for index, metrics in finished_metrics(run).items():
+        names = [n for n in metrics if n == TEAM or n.endswith("/return_mean")]
         found += [Point("train", name, index + 1, metrics[name]) for name in names]
-    evaluations = run.folder.child("evaluations")
-    for split in evaluations.names():
-        for name in evaluations.child(split).names():
-            result = _json(evaluations.child(f"{split}/{name}").read_text("result.json"))
-            found += [
-                Point("evaluate", f"{split}/{s['name']}", result["index"], s["mean"], s["low"], s["high"])
-                for s in result.get("scores", ())
-            ]
+    for result in evaluation_results(run):
+        found += [
+            Point(
+                "evaluate", f"{result['split']}/{s['name']}", result["index"], s["mean"], s["low"], s["high"]
+            )
+            for s in result.get("scores", ())
+        ]
     return sorted(found, key=lambda p: (p.kind, p.name, p.step))
 
 
 def curve_files(points: Iterable[Point], title: str) -> dict[str, bytes]:
     """`learning_curve.csv` and `learning_curve.png`."""
     points = list(points)
-    return {"learning_curve.csv": _csv(points), "learning_curve.png": _png(points, title)}
+    rows = [[getattr(point, field) for field in FIELDS] for point in points]
+    return {"learning_curve.csv": csv_bytes(FIELDS, rows), "learning_curve.png": _png(points, title)}
 
 
-def _json(text: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return found
-
-
-def _csv(points: list[Point]) -> bytes:
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(FIELDS)
-    writer.writerows([getattr(point, field) for field in FIELDS] for point in points)
+    writer.writerow(header)
+    writer.writerows(rows)
     return text.getvalue().encode()
 
 
 def _png(points: list[Point], title: str) -> bytes:
-    from matplotlib.figure import Figure  # no pyplot: no global state, no display
+    kinds = [k for k in ("train", "evaluate") if any(p.kind == k for p in points)] or ["train"]
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for panel, kind, label in zip(panels, ("train", "evaluate"), ("mean return", "score"), strict=True):
-        names = sorted({p.name for p in points if p.kind == kind})
-        for name, colour in zip(names, COLOURS, strict=False):
-            line = [p for p in points if p.kind == kind and p.name == name]
-            steps = [p.step for p in line]
-            panel.plot(steps, [p.value for p in line], color=colour, marker="o", markersize=3, label=name)
-            band = [(p.step, p.low, p.high) for p in line if p.low is not None and p.high is not None]
-            if band:
-                panel.fill_between(*map(list, zip(*band, strict=True)), color=colour, alpha=0.2, linewidth=0)
-        panel.set(title=f"{kind}: {label}", xlabel="iterations", ylabel=label)
-        panel.spines[["top", "right"]].set_visible(False)
-        if names:
-            panel.legend(frameon=False, fontsize=8)
-    figure.suptitle(title)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
-    return image.getvalue()
+    def paint(figure: Any) -> None:
+        panels = figure.subplots(1, len(kinds), squeeze=False)[0]
+        for panel, kind in zip(panels, kinds, strict=True):
+            _panel(panel, kind, [p for p in points if p.kind == kind])
+
+    note = "Bands: 95 % intervals over tasks." if any(p.low is not None for p in points) else ""
+    return draw(5.4 * len(kinds), 3.6, paint, title=title, note=note)
+
+
+def _panel(axes: Any, kind: str, points: list[Point]) -> None:
+    """All series of one kind; the team's return comes first, so that it looks alike in every run."""
+    names = sorted({p.name for p in points}, key=lambda name: (name != TEAM, name))[:MAX_SERIES]
+    look = looks(names)
+    ends = []
+    for name in names:
+        series = [p for p in points if p.name == name]
+        line(axes, [p.step for p in series], [p.value for p in series], look[name])
+        ranges = [(p.step, p.low, p.high) for p in series if p.low is not None and p.high is not None]
+        if ranges:
+            steps, low, high = zip(*ranges, strict=True)
+            band(axes, steps, low, high, look[name])
+        ends.append((series[-1].value, _short(name), look[name]))
+    title = {"train": "Mean return in training", "evaluate": "Evaluation score"}[kind]
+    axes.set(title=title, xlabel="finished iterations")
+    axes.set_ylim(*limits([v for p in points for v in (p.value, p.low, p.high) if v is not None]))
+    whole_steps(axes)
+    name_ends(axes, ends)
+
+
+def _short(name: str) -> str:
+    """`return/mean` is the team's, `role/<role>/return_mean` a role's; scores keep their names."""
+    if name == TEAM:
+        return "team"
+    return name.removeprefix("role/").removesuffix("/return_mean")

@@ -7,9 +7,10 @@ end, whatever the end is.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from pipeline.store import Run
 from stages.base import Progress, Quiet
@@ -21,6 +22,8 @@ from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed
 from workflows.models import ModelMap
+
+MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
 
 @dataclass(slots=True)
@@ -95,6 +98,22 @@ class Fleet:
         versions = {weights.model_id: weights.version}
         players = [p for some in self._players.values() for p in some]
         ray.get([p.set_versions.remote(versions) for p in players])
+
+    def peak_memory(self) -> dict[str, int]:
+        """The most bytes of main memory that each engine and the trainers on each base have had resident, by
+        `engine/<base>` and `trainer/<base>`; without those that are not up or give no answer."""
+        import ray
+
+        asked = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
+        found: dict[str, int] = {}
+        for name, ref in asked.items():
+            with contextlib.suppress(ray.exceptions.RayError):  # a number for people is no reason to fail
+                found[name] = ray.get(ref, timeout=MEMORY_SECONDS)
+        for model_id, group in self._trainers.items():
+            name = f"trainer/{self._base_of(model_id)}"  # adapters on one base share its processes
+            if name not in found:
+                found[name] = sum(group.peak_memory())
+        return found
 
     def close(self) -> None:
         """Release everything; safe to call twice, and after any failure."""

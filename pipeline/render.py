@@ -185,7 +185,8 @@ def make_console(file: IO[str] | None = None, width: int | None = None) -> Conso
 def echo(console: Console, *renderables: RenderableType) -> None:
     """Print without cutting lines at the console's width: a path longer than that stays whole."""
     for renderable in renderables:
-        console.print(renderable, crop=False)
+        # in a group, as print joins bare texts into a new one, which may be broken into lines
+        console.print(Group(renderable), crop=False)
 
 
 def as_text(renderable: RenderableType, width: int = 100) -> str:

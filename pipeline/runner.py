@@ -12,6 +12,7 @@ from pipeline import store
 from pipeline.alarms import alarms
 from pipeline.artifacts import iteration_files, note_of
 from pipeline.assemble import Plan
+from pipeline.cost import cost_metrics, total_cost
 from pipeline.curves import curve_files, points_of
 from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
 from pipeline.execution import Finished, run_stages
@@ -170,6 +171,8 @@ class Runner:
         done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
         if self._series is None:
             self._series = finished_metrics(self.run)
+        before = total_cost(m for index, m in self._series.items() if index < done.index)
+        done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = done.metrics
         done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
         if iteration.folder.read_text("tracked.json") is None and self._track(done):

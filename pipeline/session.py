@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from pipeline.assemble import Plan
 from pipeline.cluster import start_ray
+from pipeline.cost import parameters_of
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.runner import Runner
@@ -33,6 +34,7 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
     run = Run(settings.run.root, settings.run.name)
     with RunLock(run.folder):
         create_or_open(run, settings, plan.identity, plan.models.regime, drawing(plan.workflow))
+        run.write_info(parameters=parameters_of(plan))
         tracker = open_tracker(plan, run)
         runner, failed = None, True
         started_here = not ray.is_initialized()

@@ -247,6 +247,15 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     Raises:
         UsageError: the file is missing or not TOML, or a key or value is not as declared.
     """
+    return parse_settings(read_settings(path, overrides), str(path))
+
+
+def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same before it is validated and completed: the tables of the file with the overrides in them.
+
+    Raises:
+        UsageError: the file is missing or not TOML, or an override has no place in it.
+    """
     file = Path(path)
     if not file.is_file():
         raise UsageError(
@@ -256,7 +265,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     raw = read_toml(file.read_bytes(), str(file))
     for override in overrides:
         set_override(raw, override)
-    return parse_settings(raw, str(file))
+    return raw
 
 
 def read_toml(data: bytes, where: str) -> dict[str, Any]:

@@ -283,6 +283,7 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
 
     tracker = MlflowTracker(uri, settings.tracking.experiment, artifact_folder(uri), begun=keep)
     tags = run_tags(plan.models.regime, settings.workflow.use) | {"run_folder": run.folder.url}
+    tags |= settings.tracking.tags
     known = run.info.get("tracker", {}).get("run_id")
     key = f"{run.folder.url} {run.info['created_at']}"
     tracker.start(run.name, known, settings.model_dump(mode="json"), tags, key, wait=False)

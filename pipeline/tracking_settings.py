@@ -30,3 +30,4 @@ class TrackingSection(Section):
     sample_episodes: Count = 4  # as traces and as text: the best, the worst, a failed, any; and again
     sample_every: Positive = 1  # iterations from one sample to the next
     alarms: AlarmsSection = AlarmsSection()
+    tags: dict[str, str] = {}  # of the run's page, beside those that every run has

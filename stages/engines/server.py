@@ -14,6 +14,7 @@ from stages.engines.base import EngineServer, EngineSpec, Weights
 from stages.engines.client import EngineClient, from_ray
 from stages.engines.openai import endpoint_of
 from stages.engines.rendering import ChatRenderer, Renderer
+from stages.memory import peak_resident_bytes
 from stages.openmp import openmp_environment
 from workflows.engine import Completion, Sampling
 from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
@@ -183,6 +184,10 @@ class EngineActor:
 
     async def stats(self) -> dict[str, float]:
         return await self._ready_server().stats()
+
+    async def peak_memory(self) -> int:
+        """The most bytes of main memory that this engine's processes have had resident."""
+        return peak_resident_bytes()
 
     async def close(self) -> None:
         if self._server is not None:

@@ -133,9 +133,9 @@ class TrainWorker:
 
     def peak_memory(self) -> int:
         """The most bytes that this process has had resident."""
-        import resource
+        from stages.memory import peak_resident_bytes
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident_bytes()
 
     def close(self) -> None:
         """Drop the engine: for use without Ray, where the process lives on."""
