@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pipeline.cost import cost_metrics
 from pipeline.evaluation import Evaluated
 from pipeline.execution import Finished
 from pipeline.metrics import iteration_metrics, measured_by_stages
@@ -58,7 +59,8 @@ def everything(folder: Path) -> dict[str, float]:
     measured = ("advantage_mean", "advantage_std", "explained_variance")
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
-    return metrics | measured_by_stages(stages) | evaluation(metrics)
+    cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
+    return metrics | measured_by_stages(stages) | cost | evaluation(metrics)
 
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
