@@ -194,14 +194,18 @@ def in_this_process(settings: Settings, iterations: int, logs: Folder, on_progre
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_three_regimes_play_the_same_tasks_and_a_removed_run_is_made_anew(planned: Any, capsys: Any) -> None:
-    sweep = planned(regimes=REGIMES)
-    run_sweep(sweep, in_this_process)
-    runs = {m.point.label: Run(sweep.root, m.name) for m in sweep.members}
-    tasks = [_task_ids(run) for run in runs.values()]
-    assert tasks[0] == tasks[1] == tasks[2]
+def test_three_regimes_play_the_same_tasks_and_a_sweep_that_was_stopped_goes_on(
+    planned: Any, capsys: Any
+) -> None:
+    def stopped(settings: Settings, *rest: Any) -> str | None:
+        if "adapters" in settings.run.name:
+            raise KeyboardInterrupt
+        return in_this_process(settings, *rest)
 
-    shutil.rmtree(runs["adapters"].folder.path)
+    sweep = planned(regimes=REGIMES)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep, stopped)
+    runs = {m.point.label: Run(sweep.root, m.name) for m in sweep.members}
     kept = _modified(runs["full"])
     capsys.readouterr()
     run_sweep(sweep, in_this_process)
@@ -209,6 +213,8 @@ def test_three_regimes_play_the_same_tasks_and_a_removed_run_is_made_anew(planne
     assert "[1/3] full, seed 0: has its 1 iterations already" in out
     assert "[3/3] adapters, seed 0: 1 iterations in" in out
     assert _modified(runs["full"]) == kept
+    tasks = [_task_ids(run) for run in runs.values()]
+    assert tasks[0] == tasks[1] == tasks[2]
 
     named = named_runs(["s"], sweep.root)
     found = compare(named.histories, named.labels)
