@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.comparison import COSTS, Change, Comparison, Variant
-from pipeline.render import NO_DATA, visible
-from pipeline.render import _table as open_table
-from pipeline.render import _text as plain_text
+from pipeline.render import NO_DATA, open_table, visible
+from pipeline.render import cell as plain_text
 
 MAX_VALUE = 28  # characters of a setting's value in the table; `--json` has them whole
 

@@ -49,7 +49,7 @@ def summary(view: IterationView) -> RenderableType:
     head.append(_headline(view.metrics))
     sections: list[RenderableType] = [head]
     if view.resumed:
-        sections.append(_text(f"finished before and not run again: {', '.join(view.resumed)}", "dim"))
+        sections.append(cell(f"finished before and not run again: {', '.join(view.resumed)}", "dim"))
     skipped = [Text(f"  not updated: {m}", "yellow") for m in _skipped(view.updates)]
     for title, table, below in (
         ("By role", _roles(view.metrics), []),
@@ -61,7 +61,7 @@ def summary(view: IterationView) -> RenderableType:
     if view.seconds:
         sections += [Text(), _times(view.seconds)]
     if view.notes:
-        sections += [Text(), *(_text(f"note: {note}", "yellow") for note in view.notes)]
+        sections += [Text(), *(cell(f"note: {note}", "yellow") for note in view.notes)]
     if view.alarms:
         sections += [Text(), *(alarm_line(alarm) for alarm in view.alarms)]
     if view.where:
@@ -115,14 +115,14 @@ def evaluation_table(
     if failed := counts.get("episodes_failed"):
         head.append(f", {number(failed)} failed and count as 0", "yellow")
     ks = sorted({int(k) for score in scores for k in score["pass_at"]})
-    table = _table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
+    table = open_table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
     for score in scores:
         low, high = score["low"], score["high"]
         table.add_row(
-            _text(f"  {score['name']}"),
-            _text(f"{score['mean']:.3f}"),
-            _text(f"{low:.3f} to {high:.3f}" if low is not None else None),
-            *(_text(number(score["pass_at"].get(str(k)))) for k in ks),
+            cell(f"  {score['name']}"),
+            cell(f"{score['mean']:.3f}"),
+            cell(f"{low:.3f} to {high:.3f}" if low is not None else None),
+            *(cell(number(score["pass_at"].get(str(k)))) for k in ks),
         )
     return Group(head, table)
 
@@ -131,31 +131,31 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
     """One line a run, from dicts as `pipeline.runs.list_runs` gives; missing values show as a dash."""
     if not runs:
         return Text("no runs yet; `python -m pipeline run iteration` starts one")
-    table = _table("run", ">iterations", "state", "workflow", "regime", "last used")
+    table = open_table("run", ">iterations", "state", "workflow", "regime", "last used")
     for run in runs:
         used, unfinished = run.get("used_at"), run.get("unfinished")
         state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
         table.add_row(
-            _text(run.get("name")),
-            _text(number(run.get("iterations"))),
-            _text(state),
-            *(_text(run.get(key)) for key in ("workflow", "regime")),
-            _text(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
+            cell(run.get("name")),
+            cell(number(run.get("iterations"))),
+            cell(state),
+            *(cell(run.get(key)) for key in ("workflow", "regime")),
+            cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
         )
     return table
 
 
 def accounts_table(accounts: Sequence[Account]) -> Table:
     """Rows in, out, and left out by reason, one line a boundary."""
-    table = _table("  at", "unit", ">in", ">out", "left out, and why")
+    table = open_table("  at", "unit", ">in", ">out", "left out, and why")
     for account in accounts:
         reasons = sorted(account.excluded.items(), key=lambda item: (-item[1], item[0]))
         table.add_row(
-            _text(f"  {account.boundary}"),
-            _text(f"{account.unit}s"),
-            _text(number(account.rows_in)),
-            _text(number(account.rows_out)),
-            _text("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
+            cell(f"  {account.boundary}"),
+            cell(f"{account.unit}s"),
+            cell(number(account.rows_in)),
+            cell(number(account.rows_out)),
+            cell("\n".join(f"{number(n)} {reason}" for reason, n in reasons if n) or NO_DATA),
         )
     return table
 
@@ -250,27 +250,27 @@ def _headline(metrics: Mapping[str, float]) -> str:
 
 
 def _roles(metrics: Mapping[str, float]) -> Table:
-    table = _table("  role", ">return", ">reward", ">|advantage|", ">format ok", ">cut off", ">tokens")
+    table = open_table("  role", ">return", ">reward", ">|advantage|", ">format ok", ">cut off", ">tokens")
     for role, values in sorted(by_name(metrics, "role").items()):
         table.add_row(
-            _text(f"  {role}"),
-            *(_text(number(values.get(m))) for m in ("return_mean", "reward_mean", "advantage_abs_mean")),
-            *(_text(_percent(values.get(m))) for m in ("format_valid_rate", "truncated_rate")),
-            _text(number(values.get("response_tokens_mean"))),
+            cell(f"  {role}"),
+            *(cell(number(values.get(m))) for m in ("return_mean", "reward_mean", "advantage_abs_mean")),
+            *(cell(_percent(values.get(m))) for m in ("format_valid_rate", "truncated_rate")),
+            cell(number(values.get("response_tokens_mean"))),
         )
     return table
 
 
 def _updates(updates: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
+    table = open_table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
     for row in updates:
         seconds, tokens = row.get("seconds"), row.get("num_forward_tokens")
         table.add_row(
-            _text(f"  {row['model_id']}"),
-            _text(f"{number(row.get('version_before'))} → {number(row.get('version_after'))}"),
-            *(_text(number(row.get(c))) for c in ("num_rows", "num_tokens", "loss")),
-            *(_text(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
-            _text(number(tokens / seconds) if seconds and tokens else None),
+            cell(f"  {row['model_id']}"),
+            cell(f"{number(row.get('version_before'))} → {number(row.get('version_after'))}"),
+            *(cell(number(row.get(c))) for c in ("num_rows", "num_tokens", "loss")),
+            *(cell(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
+            cell(number(tokens / seconds) if seconds and tokens else None),
         )
     return table
 
@@ -286,7 +286,7 @@ def _times(seconds: Mapping[str, float]) -> Text:
     return text.append(f"{total:.1f} s: {', '.join(parts)}", "not bold")
 
 
-def _table(*columns: str) -> Table:
+def open_table(*columns: str) -> Table:
     """An open table; a column whose name begins with `>` is right-aligned."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
@@ -300,6 +300,6 @@ def _percent(value: float | None) -> str:
     return NO_DATA if value is None else f"{value:.0%}"
 
 
-def _text(value: object, style: str = "") -> Text:
+def cell(value: object, style: str = "") -> Text:
     """A cell or line; `Text`, because rich reads a plain string as markup."""
     return Text(NO_DATA if value is None else visible(str(value)), style)

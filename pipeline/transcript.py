@@ -188,7 +188,9 @@ def _decoded(column: str, value: Any) -> Any:
 
 
 def _depth(turn: Row) -> int:
-    return len([p for p in (turn.get("branch") or "").split("/") if p])
+    """How many branches lie around each other here: "1.0" is branch 0 within branch 1."""
+    branch = turn.get("branch") or ""
+    return len(branch.split(".")) if branch else 0
 
 
 def _style(status: object) -> str:

@@ -7,9 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.render import _table as open_table
-from pipeline.render import _text as cell
-from pipeline.render import number, places, visible
+from pipeline.render import cell, number, open_table, places, visible
 from pipeline.replays.replayer import Replayed
 
 
