@@ -99,8 +99,8 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 def read_parquet(url: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     with fsspec.open(url, "rb") as file:
-        # not `read_table`: its dataset scan leaves threads that may outlive the interpreter
-        table = pq.ParquetFile(file).read(columns=list(columns) if columns is not None else None)
+        # in this thread alone: one of Arrow's own that lets go of the file after Python has ended aborts it
+        table = pq.ParquetFile(file).read(list(columns) if columns is not None else None, use_threads=False)
     if columns is not None:
         schema = pa.schema([schema.field(c) for c in columns])
     return conform(table, schema)

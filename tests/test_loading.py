@@ -55,7 +55,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "typo.py").write_text("def build(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    _forget_acme()  # another test may have had a package of this name
     yield tmp_path
+    _forget_acme()
+
+
+def _forget_acme() -> None:
     for name in [n for n in sys.modules if n.partition(".")[0] == "acme_team"]:
         del sys.modules[name]
 

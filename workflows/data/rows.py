@@ -140,7 +140,7 @@ def _columnar(file: IO[bytes], columns: Sequence[str] | None, parquet: bool) -> 
         source = pq.ParquetFile(file)
         schema = source.schema_arrow
         only = list(columns) if columns and set(columns) <= set(schema.names) else None
-        batches = source.iter_batches(READ_ROWS, columns=only)
+        batches = source.iter_batches(READ_ROWS, columns=only, use_threads=False)
     else:
         stream = _arrow(file)
         schema, batches = stream.schema, iter(stream.to_batches(max_chunksize=READ_ROWS))
