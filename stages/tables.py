@@ -100,7 +100,8 @@ def parquet_bytes(table: pa.Table) -> bytes:
 def read_parquet(url: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     with fsspec.open(url, "rb") as file:
         # in this thread alone: one of Arrow's own that lets go of the file after Python has ended aborts it
-        table = pq.ParquetFile(file).read(list(columns) if columns is not None else None, use_threads=False)
+        source = pq.ParquetFile(file, pre_buffer=False)
+        table = source.read(list(columns) if columns is not None else None, use_threads=False)
     if columns is not None:
         schema = pa.schema([schema.field(c) for c in columns])
     return conform(table, schema)

@@ -137,7 +137,7 @@ def _csv(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
 def _columnar(file: IO[bytes], columns: Sequence[str] | None, parquet: bool) -> Iterator[tuple[int, Any]]:
     batches: Iterator[pa.RecordBatch]
     if parquet:
-        source = pq.ParquetFile(file)
+        source = pq.ParquetFile(file, pre_buffer=False)
         schema = source.schema_arrow
         only = list(columns) if columns and set(columns) <= set(schema.names) else None
         batches = source.iter_batches(READ_ROWS, columns=only, use_threads=False)
