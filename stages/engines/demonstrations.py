@@ -13,19 +13,19 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import fsspec
 
-from stages.engines.base import EngineSpec, Weights, check_request, logprobs_mode_of
+from stages.engines.base import EngineSpec, check_request, logprobs_mode_of
 from stages.engines.rendering import ChatRenderer
+from stages.engines.weightless import Weightless
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 
 _OPTIONS = ("file",)
 
 
-class DemonstrationServer:
+class DemonstrationServer(Weightless):
     """`EngineServer` over a file of demonstrations, in the ids of the checkpoint's own tokenizer.
 
     The logprob of a demonstrated id is 0: whoever demonstrates is certain. So no policy gradient can be
@@ -36,17 +36,12 @@ class DemonstrationServer:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        self.spec = spec
-        self.version = spec.policy_version
-        self.versions = dict.fromkeys(spec.adapters, 0)
+        super().__init__(spec)
         self.chat = ChatRenderer(spec.checkpoint, spec.template_options)
         self.end = self.chat.end_of_turn
         self.answers: dict[tuple[int, ...], list[str]] = {}
         for messages, answer in read_demonstrations(spec):
             self.answers.setdefault(tuple(self.chat.render(messages)), []).append(answer)
-        self.counts = dict.fromkeys(
-            ("requests", "prompt_tokens", "cached_tokens", "response_tokens", "seconds_busy"), 0.0
-        )
 
     @staticmethod
     def check(spec: EngineSpec) -> None:
@@ -61,16 +56,6 @@ class DemonstrationServer:
     @staticmethod
     def memory_estimate(spec: EngineSpec) -> float:
         return 0.3  # GiB of a Ray worker with a tokenizer and the file
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "demonstrations",
-            "max_model_len": self.spec.max_model_len,
-            "logprobs_mode": "processed_logprobs",
-            "policy_version": self.version,
-            "device": "cpu",
-            "parameters": 0,
-        }
 
     async def generate(
         self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling
@@ -101,38 +86,17 @@ class DemonstrationServer:
             ids.append(self.end)
         cut = len(ids) > sampling.max_tokens
         ids = ids[: sampling.max_tokens]
-        self.counts["requests"] += 1
-        self.counts["prompt_tokens"] += len(prompt_token_ids)
-        self.counts["response_tokens"] += len(ids)
-        self.counts["seconds_busy"] += time.monotonic() - started
-        return Completion(
+        completion = Completion(
             token_ids=ids,
             logprobs=[0.0] * len(ids),
             text="",  # the client decodes the ids
             finish_reason="length" if cut else "stop",
-            policy_version=self.versions.get(model_id, self.version),
+            policy_version=self.version_of(model_id),
             logprobs_mode=logprobs_mode_of(sampling),
             num_cached_tokens=0,
         )
-
-    async def reload(self, weights: Weights) -> None:
-        """New weights say the same."""
-        if weights.model_id in self.versions:
-            self.versions[weights.model_id] = weights.version
-        else:
-            self.version = weights.version
-
-    async def sleep(self) -> None:
-        pass
-
-    async def wake(self) -> None:
-        pass
-
-    async def stats(self) -> dict[str, float]:
-        return dict(self.counts)
-
-    async def close(self) -> None:
-        pass
+        self.count(prompt_token_ids, completion, started)
+        return completion
 
 
 def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
