@@ -104,6 +104,7 @@ class ModelSection(Section):
     engine_options: dict[str, Any] = {}
     template_options: dict[str, Any] = {}  # variables of the chat template: {enable_thinking = false}
     max_model_len: Positive = 1024
+    # auto: the checkpoint's, but float32 on a processor that is slow at half precision
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.4

@@ -12,7 +12,8 @@ from pipeline.section import Amount, Count, Positive, Section, Share
 class TrainerSection(Section):
     ranks: Positive = 1
     zero_stage: Literal[0, 1, 2] = 1
-    precision: Literal["bf16", "fp32"] = "bf16"
+    # of compute; auto: bf16 on a GPU and on a processor that has instructions for it, else fp32
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
     shared_prefix: bool = True  # compute a prompt that rows of a micro-batch share once, and pad nothing
     activation_checkpointing: bool = False
     compile: bool = False  # torch.compile for normalisations and feed-forward layers

@@ -32,6 +32,7 @@ from stages.engines.base import (
     require_adapter,
 )
 from stages.engines.rendering import ChatRenderer
+from stages.precision import weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed
 
@@ -88,7 +89,7 @@ class TorchServer:
     def memory_estimate(spec: EngineSpec) -> float:
         """GiB: the process with torch, the weights twice (a reload reads the new ones first), the cache twice
         (rows that join or leave copy it)."""
-        weights = describe_checkpoint(spec.checkpoint).bytes / 2**30 * (2 if spec.dtype == "float32" else 1)
+        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype)
         return 0.9 + 2 * weights + adapters_gib(spec) + 2 * spec.kv_cache_gib
 
     def describe(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from stages.engines.base import (
     logprobs_mode_of,
     require_adapter,
 )
+from stages.precision import weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
 
@@ -77,7 +78,7 @@ class VllmServer:
 
         Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5, 2.6 GiB with one of 1.
         """
-        weights = describe_checkpoint(spec.checkpoint).bytes / 2**30
+        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype)
         return 1.5 + weights + adapters_gib(spec) + (1.0 if spec.num_gpus else spec.kv_cache_gib)
 
     def describe(self) -> dict[str, Any]:
