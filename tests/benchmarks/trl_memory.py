@@ -9,11 +9,11 @@ from pathlib import Path
 from stages.checkpoints import resolve_checkpoint
 from tests.benchmarks.iteration import FORMAT_WEIGHT, PEER_SETTINGS, PEER_SITE, RESPONSE_TOKENS
 from tests.benchmarks.long_tasks import messages_of, write_tasks
-from tests.benchmarks.measure import Options
+from tests.benchmarks.measure import Options, torch_dtype
 from tests.benchmarks.peer import cores, peak_memory, peer
 from workflows.data.tasks import load_tasks
 
-SETTINGS = {**PEER_SETTINGS, "dtype": "float32", "autocast": True}
+SETTINGS = {**PEER_SETTINGS, "dtype": "float32", "autocast": torch_dtype() == "bfloat16"}
 
 
 def trl_peak(

@@ -24,10 +24,11 @@ import pyarrow as pa
 from pipeline.cluster import start_ray
 from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.precision import trainer_precision
 from stages.tables import TableSink
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec
-from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told
+from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told, torch_dtype
 from tests.benchmarks.peer import Peer, cores, peer
 from tests.benchmarks.trl_memory import trl_peak
 from workflows.trajectory import PARTITION, TURN_KEYS
@@ -41,8 +42,13 @@ def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
     import ray
 
     checkpoint = resolve_checkpoint(options.checkpoint)
-    spec = TrainerSpec(MODEL, MODEL, checkpoint)
-    arguments = {"checkpoint": checkpoint, "threads": cores(), "learning_rate": spec.learning_rate}
+    spec = TrainerSpec(MODEL, MODEL, checkpoint, precision=trainer_precision("auto", 0))
+    arguments = {
+        "checkpoint": checkpoint,
+        "dtype": torch_dtype(),
+        "threads": cores(),
+        "learning_rate": spec.learning_rate,
+    }
     start_ray("local", 0.3)
     try:
         group = TrainerGroup.start(spec, version=0)
@@ -85,8 +91,8 @@ class _Bench:
                 f"{ROWS} rows, {GROUP_SIZE if shared else 1} to a prompt, {told(mine, 'tokens', 0)} prompt "
                 f"and response tokens, one optimizer step, {MICRO_BATCH_TOKENS} tokens at most in a forward "
                 f"pass, {cores()} threads",
-                f"both compute in {self.group.spec.precision} with fp32 master weights and moments; "
-                "gradients of micro-batches add up in fp32 in ours, in bf16 in the peer",
+                f"both compute in {self.group.spec.precision}, with fp32 master weights and moments; "
+                "gradients of micro-batches add up in fp32 in ours, in what it computes in in the peer",
                 f"seconds: ours {told(mine, 'seconds', 2)}, peer {told(others, 'seconds', 2)}",
                 noise_of(mine, others),
             ),
