@@ -30,7 +30,7 @@ from stages.engines.openai import tokenizer_folder
 from stages.engines.server import REMOTE, check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
-from stages.precision import engine_dtype, trainer_precision
+from stages.precision import trainer_precision
 from stages.reward import RewardStage
 from stages.rollout import RolloutStage
 from stages.sample import SampleStage
@@ -189,7 +189,7 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
     for model in models.models.values():
         section = settings.models[model.model_id]
         kind = resolve_kind(section.engine)
-        folder, info = "", None
+        folder = ""
         if kind == REMOTE:
             folder = _behind_api(model, section.engine_options)
         elif kind != "scripted" or model.trainable:
@@ -208,7 +208,7 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
             kind=kind,
             checkpoint=folder,
             max_model_len=section.max_model_len,
-            dtype=engine_dtype(section.dtype, section.num_gpus, info.dtype if info else "auto"),
+            dtype=section.dtype,
             max_batch_size=section.max_batch_size,
             kv_cache_gib=section.kv_cache_gib,
             gpu_memory_fraction=section.gpu_memory_fraction,

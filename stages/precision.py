@@ -47,11 +47,12 @@ def trainer_precision(asked: Literal["auto", "bf16", "fp32"], num_gpus: float) -
 
 def engine_dtype(asked: str, num_gpus: float, stored: str) -> str:
     """What an engine computes in: as asked, which with "auto" is the checkpoint's dtype; but then float32 on
-    a processor that is slow at half precision."""
+    a processor that is slow at half precision. The engine's own machine decides."""
     slow = stored in _HALF and not num_gpus and not cpu_computes_bf16()
     return "float32" if asked == "auto" and slow else asked
 
 
-def weights_gib(info: CheckpointInfo, dtype: str) -> float:
-    """GiB of a checkpoint's weights once they are loaded as `dtype`, or ("auto") as they are stored."""
+def weights_gib(info: CheckpointInfo, asked: str, num_gpus: float) -> float:
+    """GiB of a checkpoint's weights in an engine, which loads them as `engine_dtype` says."""
+    dtype = engine_dtype(asked, num_gpus, info.dtype)
     return (info.parameters * _BYTES[dtype] if dtype in _BYTES else info.bytes) / 2**30

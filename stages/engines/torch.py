@@ -32,7 +32,7 @@ from stages.engines.base import (
     require_adapter,
 )
 from stages.engines.rendering import ChatRenderer
-from stages.precision import weights_gib
+from stages.precision import engine_dtype, weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed
 
@@ -64,7 +64,8 @@ class TorchServer:
         self.device = torch.device("cuda" if spec.num_gpus and torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu" and spec.num_threads:
             torch.set_num_threads(spec.num_threads)
-        dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
+        chosen = engine_dtype(spec.dtype, spec.num_gpus, describe_checkpoint(spec.checkpoint).dtype)
+        dtype = chosen if chosen == "auto" else getattr(torch, chosen)
         self.model = AutoModelForCausalLM.from_pretrained(spec.checkpoint, dtype=dtype).to(self.device).eval()
         self.vocab_size = int(self.model.get_input_embeddings().num_embeddings)
         self.end_ids = _end_ids(self.model.config, GenerationConfig, spec.checkpoint)
@@ -89,7 +90,7 @@ class TorchServer:
     def memory_estimate(spec: EngineSpec) -> float:
         """GiB: the process with torch, the weights twice (a reload reads the new ones first), the cache twice
         (rows that join or leave copy it)."""
-        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype)
+        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)
         return 0.9 + 2 * weights + adapters_gib(spec) + 2 * spec.kv_cache_gib
 
     def describe(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from stages.engines.base import (
     logprobs_mode_of,
     require_adapter,
 )
-from stages.precision import weights_gib
+from stages.precision import engine_dtype, weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
 
@@ -78,7 +78,7 @@ class VllmServer:
 
         Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5, 2.6 GiB with one of 1.
         """
-        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype)
+        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)
         return 1.5 + weights + adapters_gib(spec) + (1.0 if spec.num_gpus else spec.kv_cache_gib)
 
     def describe(self) -> dict[str, Any]:
@@ -239,9 +239,10 @@ class VllmServer:
 
 def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
     """The keywords of vLLM's AsyncEngineArgs; `spec.options` wins over ours."""
+    dtype = engine_dtype(spec.dtype, spec.num_gpus, checkpoint_dtype)
     arguments: dict[str, Any] = {
         "model": spec.checkpoint,
-        "dtype": checkpoint_dtype if spec.dtype == "auto" else spec.dtype,
+        "dtype": checkpoint_dtype if dtype == "auto" else dtype,
         "max_model_len": spec.max_model_len,
         "max_num_seqs": spec.max_batch_size,
         "seed": spec.seed,
