@@ -146,16 +146,13 @@ class Runner:
 
     def version_of(self, model_id: str) -> int:
         """Version after the newest finished update of this model; 0 for the initial weights."""
-        return newest_version(self._places(), model_id) or 0
+        newest_first = (self.run.iteration(index) for index in reversed(self.run.iterations()))
+        return newest_version(newest_first, model_id) or 0
 
     def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
         """The finished updates that took this model on from `version`: see `updates_since`."""
-        return updates_since(
-            self._places(), model_id, version, lambda index: store.stored_tables(self.run, index)[0]
-        )
-
-    def _places(self) -> list[IterationStore]:
-        return [self.run.iteration(index) for index in self.run.iterations()]
+        places = (self.run.iteration(index) for index in self.run.iterations())
+        return updates_since(places, model_id, version, lambda index: store.stored_tables(self.run, index)[0])
 
     def _record(self, iteration: IterationStore, done: Finished) -> None:
         seconds = {name: m.seconds for name, m in done.manifests.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pipeline.store import IterationStore, Manifest, Run
@@ -10,9 +10,9 @@ from stages.tables import TableRef
 from stages.update import UPDATE_ARGUMENTS
 
 
-def newest_version(places: Sequence[IterationStore], model_id: str) -> int | None:
+def newest_version(newest_first: Iterable[IterationStore], model_id: str) -> int | None:
     """Version after the newest finished update of this model; None without one."""
-    for place in reversed(places):
+    for place in newest_first:
         manifest = update_of(place, model_id)
         if manifest is not None:
             return int(manifest.metrics["version_after"])
@@ -20,7 +20,7 @@ def newest_version(places: Sequence[IterationStore], model_id: str) -> int | Non
 
 
 def updates_since(
-    places: Sequence[IterationStore],
+    places: Iterable[IterationStore],
     model_id: str,
     version: int,
     tables_of: Callable[[int], Mapping[str, TableRef]],

@@ -81,8 +81,8 @@ class Chain:
 
     def version_of(self, model_id: str, before: int | None = None) -> int:
         """At which version a model is now, or was when iteration `before` began."""
-        places = [p for p in self._places() if before is None or p.index < before]
-        version = newest_version(places, model_id)
+        newest_first = (p for p in reversed(self._places()) if before is None or p.index < before)
+        version = newest_version(newest_first, model_id)
         return self.training.versions[model_id] if version is None else version
 
     def redo(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:

@@ -99,7 +99,8 @@ def sampled_by(source: Source, index: int, models: Sequence[str]) -> dict[str, i
 
 def version_before(run: Run, model_id: str, index: int) -> int:
     """The version at which the run's own model was when iteration `index` began."""
-    return newest_version([run.iteration(i) for i in run.iterations() if i < index], model_id) or 0
+    newest_first = (run.iteration(i) for i in reversed(run.iterations()) if i < index)
+    return newest_version(newest_first, model_id) or 0
 
 
 def check_importance(trainers: Trainers, indices: Sequence[int]) -> None:
