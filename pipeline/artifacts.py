@@ -35,7 +35,7 @@ def iteration_files(
         "settings.toml": settings_toml.encode(),
         "rows.txt": as_text(accounts_table(accounts)).encode(),
         "updates.parquet": parquet_bytes(updates),
-        "updates.csv": _csv(updates).encode(),
+        "updates.csv": csv_of(updates).encode(),
     }
     if page is not None:
         files["summary.txt"] = as_text(page).encode()
@@ -62,7 +62,8 @@ def update_summaries(tables: Mapping[str, TableRef]) -> list[dict[str, Any]]:
     return [row for row in all_updates(tables).to_pylist() if row["kind"] == "summary"]
 
 
-def _csv(table: pa.Table) -> str:
+def csv_of(table: pa.Table) -> str:
+    """A table as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, table.column_names)
     writer.writeheader()

@@ -16,12 +16,10 @@ from pipeline.fingerprints import fingerprints_of, identity_of
 from pipeline.mlflow_store import tracking_uri
 from pipeline.settings import DataPath, RewardSection, Settings
 from pipeline.sharing import fill_sharing, model_map
-from pipeline.training_settings import OPTIMIZER_KEYS
+from pipeline.trainers import adapter_of, response_limits, trainer_spec, update_stages
 from rewards.base import Credit
 from rewards.loading import load_credit, load_reward, reward_takes
 from rewards.scoring import WeightedReward, WeightedRewards
-from stages.adapters import AdapterSpec, adapter_parameters
-from stages.advantage import AdvantageStage
 from stages.base import Stage, check_chain
 from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from stages.credit import CreditStage
@@ -30,13 +28,10 @@ from stages.engines.openai import tokenizer_folder
 from stages.engines.server import REMOTE, check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
-from stages.precision import trainer_precision
 from stages.reward import RewardStage
 from stages.rollout import RolloutStage
 from stages.sample import SampleStage
-from stages.score import ScoreStage
 from stages.training.spec import TrainerSpec
-from stages.update import UpdateStage
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
 from workflows.errors import UsageError, did_you_mean
 from workflows.loading import load_workflow, workflow_takes
@@ -82,10 +77,13 @@ def assemble(settings: Settings) -> Plan:
             check()
     engine_specs, checkpoints = _engines(settings, models)
     method = credit_method(settings)
-    learn = algorithms(settings, method, _response_limits(settings, workflow))
-    trainer_specs = {
-        m.model_id: _trainer(settings, m, engine_specs, learn[m.model_id]) for m in models.trainable
-    }
+    learn = algorithms(settings, method, response_limits(settings, workflow))
+    trainer_specs = {}
+    for model in models.trainable:
+        engine, own = engine_specs[model.base_id], learn[model.model_id]
+        trainer_specs[model.model_id] = trainer_spec(
+            settings, model, engine.checkpoint, engine.adapters.get(model.model_id), own
+        )
     player_spec = _player(settings, models, roles)
     if settings.tracking.uri != "none":
         tracking_uri(settings.tracking.uri, settings.run.root)
@@ -202,7 +200,7 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
                 )
         adapters = dict(specs[model.base_id].adapters) if model.base_id in specs else {}
         if model.adapter is not None:
-            adapters[model.model_id] = _adapter(model, folder)
+            adapters[model.model_id] = adapter_of(model, folder)
         specs[model.base_id] = EngineSpec(
             base_id=model.base_id,
             kind=kind,
@@ -221,13 +219,6 @@ def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec
         )
         check_spec(specs[model.base_id])
     return specs, infos
-
-
-def _adapter(model: Model, folder: str) -> AdapterSpec:
-    """How a model's adapter is made, checked against its base."""
-    adapter = AdapterSpec(**(model.adapter or {}))
-    adapter_parameters(adapter, folder, f"models.{model.model_id}.adapter.targets")
-    return adapter
 
 
 def _behind_api(model: Model, options: Mapping[str, Any]) -> str:
@@ -256,25 +247,6 @@ def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
     if len(cpu_engines) < 2 or settings.cluster.address != "local":
         return 0
     return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
-
-
-def _trainer(
-    settings: Settings, model: Model, engines: Mapping[str, EngineSpec], algorithm: Algorithm
-) -> TrainerSpec:
-    trainer, ppo = settings.models[model.model_id].trainer, settings.ppo_of(model.model_id)
-    return TrainerSpec(
-        model_id=model.model_id,
-        base_id=model.base_id,
-        checkpoint=engines[model.base_id].checkpoint,
-        adapter=engines[model.base_id].adapters.get(model.model_id),
-        **(trainer.model_dump() | {"precision": trainer_precision(trainer.precision, trainer.num_gpus)}),
-        **ppo.model_dump(include=set(OPTIMIZER_KEYS)),
-        loss=algorithm.loss,
-        schedule=algorithm.schedule,
-        critic=algorithm.critic,
-        reference=algorithm.reference,
-        seed=settings.run.seed,
-    )
 
 
 def _player(settings: Settings, models: ModelMap, roles: Mapping[str, RoleSettings]) -> PlayerSpec:
@@ -306,14 +278,6 @@ def credit_method(settings: Settings) -> Credit:
     return method
 
 
-def _response_limits(settings: Settings, workflow: AnyWorkflow) -> dict[str, int]:
-    """By role: the most tokens that an answer may have."""
-    return {
-        role: section.max_response_tokens or workflow.roles[role].max_response_tokens
-        for role, section in settings.roles.items()
-    }
-
-
 def _stages(
     settings: Settings,
     workflow: AnyWorkflow,
@@ -338,21 +302,8 @@ def _stages(
         RewardStage(weighted_rewards(settings, workflow, settings.rewards), settings.credit.truncated),
         CreditStage(method, leave_out_silent(settings)),
         partition_stage(settings, models),
-        *_update_stages(models, learn),
+        *update_stages(models, learn),
     ]
-
-
-def _update_stages(models: ModelMap, learn: Mapping[str, Algorithm]) -> list[Stage]:
-    """Scores where they are needed, token advantages where they differ from the turns', and the updates."""
-    trained = [m.model_id for m in models.trainable]
-    scores = [ScoreStage(m, learn[m].needs) for m in trained if learn[m].needs]
-    tokens = tuple(learn[m].tokens for m in trained)
-    advantage = [AdvantageStage(tokens)] if any(t.does_something for t in tokens) else []
-    updates = [
-        UpdateStage(m, advantages=bool(advantage), scores=bool(learn[m.model_id].needs))
-        for m in models.trainable
-    ]
-    return [*scores, *advantage, *updates]
 
 
 def partition_stage(settings: Settings, models: ModelMap) -> PartitionStage:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from pipeline.assemble import Plan, sandbox_of
+from pipeline.settings import Settings
 from pipeline.store import Run, differences, package_versions, plain
+from stages.checkpoints import CheckpointInfo
+from stages.engines.base import EngineSpec
 from stages.engines.openai import endpoint_of
 from stages.engines.server import REMOTE
 from stages.engines.server import memory_estimate as engine_memory
-from stages.training.spec import activation_estimate, base_estimate
+from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
 from workflows.data.rejects import report as reject_report
 from workflows.draw import text_lines
@@ -95,7 +99,20 @@ def report_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def memory_report(plan: Plan) -> dict[str, float]:
+class Needs(Protocol):
+    """What takes memory: of a whole plan, or of trainers alone."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def engine_specs(self) -> Mapping[str, EngineSpec]: ...
+    @property
+    def trainer_specs(self) -> Mapping[str, TrainerSpec]: ...
+    @property
+    def checkpoints(self) -> Mapping[str, CheckpointInfo]: ...
+
+
+def memory_report(plan: Needs) -> dict[str, float]:
     """GiB of host memory: an estimate for each engine and trainer, and what is available now."""
     from stages.checkpoints import describe_checkpoint
 
@@ -117,7 +134,7 @@ def memory_report(plan: Plan) -> dict[str, float]:
     return {**parts, "total": sum(parts.values()), "available": available_gib()}
 
 
-def memory_problem(plan: Plan) -> str | None:
+def memory_problem(plan: Needs) -> str | None:
     """One sentence where the plan can't fit this machine; None on a cluster, whose nodes are others."""
     if plan.settings.cluster.address != "local":
         return None

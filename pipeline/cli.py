@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipeline import cli_experiments as experiments
+from pipeline.cli_options import Config, Json, Replay, Root, RunName, Set
 from workflows.errors import CadreError, UsageError
+
+Grades = Literal["qa", "math", "code"]
 
 app = typer.Typer(
     name="cadre",
@@ -19,15 +23,6 @@ app = typer.Typer(
 )
 run_app = typer.Typer(help="Run a pipeline.", no_args_is_help=True)
 app.add_typer(run_app, name="run")
-
-Config = Annotated[str, typer.Option("--config", "-c", help="The settings file.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable)."),
-]
-RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
-Grades = Literal["qa", "math", "code"]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @app.command()
@@ -84,143 +79,10 @@ def run_evaluate(config: Config = "pipeline.toml", set_: Set = None, as_json: Js
     jobs.evaluate(config, set_ or [], as_json=as_json)
 
 
-@run_app.command("replay")
-def run_replay(
-    run: RunName,
-    set_: Set = None,
-    iterations: Annotated[
-        str | None,
-        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Score the evaluations on this split instead.")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="The replay's name. Default: what changed.")
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", help="The last stage: reward, credit, partition, advantage (default)."),
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option("--all", help="Run every stage, and compare with the stored numbers bit for bit."),
-    ] = False,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
-    as_json: Json = False,
-) -> None:
-    """Reward and credit the stored turns of a run anew, with other settings: no engine, no model.
-
-    Only the stages run that a changed setting concerns. The run is not written to: results are under
-    RUN/replays/LABEL, and the same command goes on where it was stopped.
-    """
-    from pipeline.replays.command import run_replay
-
-    run_replay(
-        run,
-        root,
-        set_ or [],
-        iterations=iterations,
-        split=split,
-        label=label,
-        until=until,
-        again=again,
-        as_json=as_json,
-    )
-
-
-@run_app.command("ablate")
-def run_ablate(
-    run: RunName,
-    variants: Annotated[
-        str,
-        typer.Option("--variants", help="A TOML file with a [variants.<name>] table of settings for each."),
-    ],
-    iterations: Annotated[
-        str | None,
-        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="The ablation's name. Default: that of the file.")
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", "-n", min=0, help="How many disputed episodes to list.")
-    ] = 10,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
-    as_json: Json = False,
-) -> None:
-    """Compare several settings of rewards and credit over the same stored turns.
-
-    Each variant is a replay under RUN/replays/LABEL/VARIANT, and a run in MLflow.
-    """
-    from pipeline.replays.command import run_ablate
-
-    run_ablate(run, root, variants, iterations=iterations, label=label, shown=episodes, as_json=as_json)
-
-
-@run_app.command("sweep")
-def run_sweep(
-    iterations: Annotated[
-        int, typer.Option("--iterations", "-n", min=1, help="How many iterations each run has at the end.")
-    ],
-    what: Annotated[
-        Literal["sharing"] | None, typer.Argument(help="`sharing` sweeps the regimes; else give --grid.")
-    ] = None,
-    regimes: Annotated[
-        str | None,
-        typer.Option("--regimes", help="full,separate,adapters,groups, or groups:NAME=ROLE+ROLE:NAME=ROLE."),
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option("--grid", help="Any setting: --grid ppo.learning_rate=1e-6,1e-5 (repeatable)."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="0,1,2: every point once with each. Default: run.seed.")
-    ] = None,
-    set_for: Annotated[
-        list[str] | None,
-        typer.Option("--set-for", help="One setting for one regime: adapters:ppo.learning_rate=1e-4."),
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The sweep's name under the root.")] = None,
-    config: Config = "pipeline.toml",
-    set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs, and stop.")] = False,
-) -> None:
-    """Train the same team under several sharing regimes or settings, each with the same tasks, seeds and
-    episodes, one run after another, and compare them. The same command goes on where it was stopped."""
-    from pipeline.sweep import sweep_command
-
-    sweep_command(
-        config,
-        set_ or [],
-        dry=dry_run,
-        iterations=iterations,
-        sharing=what == "sharing",
-        regimes=regimes,
-        grid=grid or [],
-        set_for=set_for or [],
-        seeds=seeds,
-        name=name,
-    )
-
-
-@app.command()
-def compare(
-    runs: Annotated[list[str], typer.Argument(help="Runs and sweeps: names under the root, paths or URLs.")],
-    out: Annotated[
-        str | None, typer.Option("--out", help="Where plots and their numbers go. Default: under the root.")
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, help="Iterations behind the first and last returns. Default: 5."),
-    ] = None,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
-    as_json: Json = False,
-) -> None:
-    """Put runs side by side: what differs in their settings, what came out, what it cost, and plots."""
-    from pipeline.compare import compare_command
-
-    compare_command(runs, root, out=out, last=last, as_json=as_json)
+run_app.command("replay")(experiments.replay)
+run_app.command("ablate")(experiments.ablate)
+run_app.command("sweep")(experiments.sweep)
+app.command("compare")(experiments.compare)
 
 
 @app.command()
@@ -228,23 +90,29 @@ def export(
     folder: Annotated[str, typer.Argument(help="The new folder to write.")],
     run: Annotated[str, typer.Option("--run", "-r", help="A path, a URL, a name under the root.")] = "latest",
     model: Annotated[str | None, typer.Option("--model", help="Default: the only one.")] = None,
+    replay: Replay = None,
     version: Annotated[
         str, typer.Option("--version", help="A number, `latest`, or `best` (of the evaluations).")
     ] = "latest",
     merge: Annotated[bool, typer.Option("--merge", help="Put an adapter into its base's weights.")] = False,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    root: Root = "runs",
     as_json: Json = False,
 ) -> None:
-    """Write a trained model as a Hugging Face folder for transformers and vLLM; an adapter as PEFT does."""
+    """Write a trained model as a Hugging Face folder for transformers and vLLM; an adapter as PEFT does.
+    With --replay, one that a replay with --update trained."""
     from pipeline import jobs
 
-    jobs.export(run, root, folder, model=model, version=version, merge=merge, as_json=as_json)
+    jobs.export(run, root, folder, replay=replay, model=model, version=version, merge=merge, as_json=as_json)
 
 
 @app.command()
 def show(
     run: RunName = "latest",
     iteration: Annotated[int | None, typer.Option("--iteration", "-i", help="Default: the newest.")] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
+    ] = None,
+    replay: Replay = None,
     episode: Annotated[str | None, typer.Option("--episode", "-e", help="One episode, whole.")] = None,
     episodes: Annotated[
         int | None,
@@ -257,17 +125,20 @@ def show(
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Whole prompts and tool results.")] = False,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    root: Root = "runs",
     as_json: Json = False,
 ) -> None:
     """Show what a run did: its accounts, its updates, and episodes as readable conversations. With
-    --where, the turns that a condition on their columns chooses; --json prints one turn a line."""
+    --where, the turns that a condition on their columns chooses; --json prints one turn a line. The same of
+    an evaluation (--split), or of what a replay made (--replay)."""
     from pipeline import jobs
 
     jobs.show(
         run,
         root,
         iteration=iteration,
+        split=split,
+        replay=replay,
         episode=episode,
         episodes=episodes,
         where=where,
@@ -285,6 +156,7 @@ def report(
     split: Annotated[
         str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
     ] = None,
+    replay: Replay = None,
     episodes: Annotated[
         int | None,
         typer.Option("--episodes", "-n", min=1, help="The most it has (2,000); of more it has a spread."),
@@ -292,20 +164,27 @@ def report(
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="The file; default: in the run's folder report/.")
     ] = None,
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    root: Root = "runs",
     as_json: Json = False,
 ) -> None:
     """Write one HTML page that shows what happened: the graph, the accounts, every episode as a
     conversation, tokens coloured by logprob gap or advantage. It needs no network and no server."""
     from pipeline.report.command import report
 
-    report(run, root, iteration=iteration, split=split, episodes=episodes, out=out, as_json=as_json)
+    report(
+        run,
+        root,
+        iteration=iteration,
+        split=split,
+        replay=replay,
+        episodes=episodes,
+        out=out,
+        as_json=as_json,
+    )
 
 
 @app.command()
-def runs(
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs", as_json: Json = False
-) -> None:
+def runs(root: Root = "runs", as_json: Json = False) -> None:
     """List the runs under a root."""
     from pipeline import jobs
 
@@ -327,7 +206,7 @@ def init(
 
 @app.command()
 def ui(
-    root: Annotated[str, typer.Option("--root", help="Where runs lie.")] = "runs",
+    root: Root = "runs",
     uri: Annotated[str | None, typer.Option("--uri", help="The record, if it lies elsewhere.")] = None,
     host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[

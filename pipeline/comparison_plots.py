@@ -10,7 +10,6 @@ from typing import Any, Final
 from pipeline.comparison import RETURN, Change, Comparison, Variant, cost_of, scores_of, series_of
 from pipeline.curves import csv_bytes
 from pipeline.plots import (
-    INK,
     Look,
     band,
     draw,
@@ -18,6 +17,7 @@ from pipeline.plots import (
     limits,
     line,
     looks,
+    marker_keys,
     name_ends,
     shorten,
     whole_steps,
@@ -192,7 +192,7 @@ def _returns_by_role(found: Comparison) -> tuple[bytes, bytes] | None:
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set(title="Return by role, from the first to the last iterations", xlabel="mean return")
-        _keys(axes, found.variants, look)
+        marker_keys(axes, look)
 
     note = f"Small: mean of the first {found.last}; large: of the last {found.last}. {_whisker_note(found)}"
     header = ("role", "variant", "runs", "first", "last", "low", "high")
@@ -237,7 +237,7 @@ def _cost_against_return(found: Comparison) -> tuple[bytes, bytes] | None:
             panel.xaxis.get_major_locator().set_params(nbins=4)
             panel.xaxis.set_major_formatter(_thousands)
         panels[0].set_ylabel(f"mean return, last {found.last}")
-        _keys(panels[-1], found.variants, look)
+        marker_keys(panels[-1], look)
 
     header = ("variant", "run", "seed", "iterations", "return", *sorted({k for _, _, c in runs for k in c}))
     rows = [
@@ -256,18 +256,6 @@ def _cloud(axes: Any, points: Sequence[tuple[float, float]], look: Look) -> None
         axes.plot(*zip(*points, strict=True), look.marker, color=look.colour, markersize=4, alpha=0.45)
     x, y = (fmean(values) for values in zip(*points, strict=True))
     axes.plot([x], [y], look.marker, color=look.colour, markersize=9, markeredgecolor="white", clip_on=False)
-
-
-def _keys(axes: Any, variants: Sequence[Variant], look: Mapping[str, Look]) -> None:
-    """Which marker is which variant, to the right of a panel."""
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=look[v.label].colour, marker=look[v.label].marker, linestyle="", markersize=7)
-        for v in variants
-    ]
-    labels = [shorten(v.label).replace("$", r"\$") for v in variants]
-    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), labelcolor=INK)
 
 
 def _thousands(value: float, _: object) -> str:

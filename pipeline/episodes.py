@@ -27,6 +27,7 @@ class Played:
     turns: Sequence[Row]
     rewards: Sequence[Row] = field(default=())
     credit: Sequence[Row] = field(default=())
+    evaluation: Row | None = None  # its metrics, where it was played for an evaluation
 
 
 def find_episode(tables: Mapping[str, TableRef], episode_id: str, *, full: bool = False) -> Played | None:
@@ -39,17 +40,17 @@ def find_episode(tables: Mapping[str, TableRef], episode_id: str, *, full: bool 
 
 
 def sample_episodes(tables: Mapping[str, TableRef], count: int, *, full: bool = False) -> list[Played]:
-    """Up to `count` episodes that span the range of returns: the lowest, the highest, and evenly between.
+    """Up to `count` episodes that span the range of `values_of`: the lowest, the highest, evenly between.
 
     They come from the first part that has episodes, so that a sample of a large run costs one part.
-    Episodes without a return (they failed) count as the lowest. The same tables give the same sample.
+    Episodes without a value (they failed) count as the lowest. The same tables give the same sample.
     """
     episodes = tables["episodes"]
     index = next((i for i, part in enumerate(episodes.parts) if part.rows), None)
     if index is None or count < 1:
         return []
     ids = episodes.read_part(index, ["episode_id"])["episode_id"].to_pylist()
-    return _load(tables, index, spread(ids, returns_of(tables, index), count), full)
+    return _load(tables, index, spread(ids, values_of(tables, index), count), full)
 
 
 def spread(ids: Sequence[str], values: Mapping[str, float], count: int) -> list[str]:
@@ -59,8 +60,15 @@ def spread(ids: Sequence[str], values: Mapping[str, float], count: int) -> list[
     return [ids[round(i * (len(ids) - 1) / max(1, count - 1))] for i in range(count)]
 
 
-def returns_of(tables: Mapping[str, TableRef], index: int) -> dict[str, float]:
-    """Mean return of the turns of each episode of a part that has one."""
+def values_of(tables: Mapping[str, TableRef], index: int) -> dict[str, float]:
+    """By episode of a part: the first metric of an evaluation, else the mean return of its turns; without
+    those that have none."""
+    if "evaluation" in tables:
+        if index >= len(tables["evaluation"].parts):
+            return {}
+        rows = tables["evaluation"].read_part(index, ["episode_id", "values"]).to_pylist()
+        firsts = {row["episode_id"]: row["values"][0]["value"] for row in rows if row["values"]}
+        return {episode: value for episode, value in firsts.items() if value is not None}
     if "credit" not in tables or index >= len(tables["credit"].parts):
         return {}
     credit = tables["credit"].read_part(index, ["episode_id", "return"]).drop_null()
@@ -78,10 +86,12 @@ def _load(tables: Mapping[str, TableRef], index: int, ids: Sequence[str], full: 
         name: _rows(tables, name, index, "episode_id", ids, columns if name == "turns" else None)
         for name in ("turns", "rewards", "credit")
     }
+    scored = {r["episode_id"]: r for r in _rows(tables, "evaluation", index, "episode_id", ids)}
     return [
         Played(
             episodes[e],
             tasks.get(episodes[e]["task_id"]),
+            evaluation=scored.get(e),
             **{name: [r for r in table if r["episode_id"] == e] for name, table in rows.items()},
         )
         for e in ids

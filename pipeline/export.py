@@ -13,6 +13,7 @@ from typing import Any
 
 import fsspec
 
+from pipeline.shelf import replay_run
 from pipeline.store import Folder, Run
 from stages.checkpoints import resolve_checkpoint
 from workflows.errors import CadreError, UsageError, did_you_mean
@@ -21,7 +22,13 @@ CHUNK = 1 << 24
 
 
 def export_model(
-    run: Run, folder: str, *, model_id: str | None, version: str, merge: bool = False
+    run: Run,
+    folder: str,
+    *,
+    model_id: str | None,
+    version: str,
+    merge: bool = False,
+    replay: str | None = None,
 ) -> dict[str, Any]:
     """Copy a model's weights and tokenizer to `folder`, every file checked against its hash.
 
@@ -31,11 +38,15 @@ def export_model(
         model_id: None for the only model of the run.
         version: a number, "latest", or "best": that of the best evaluation.
         merge: write an adapter's base with the adapter in it, instead of the adapter alone.
+        replay: the label of a replay, for the weights that it trained.
 
     Raises:
-        UsageError: no such model or version, nothing to merge, or the folder has something in it.
+        UsageError: no such model, version or replay, nothing to merge, or the folder has something in it.
         CadreError: a file of the checkpoint is missing or is not what its manifest says.
     """
+    origin: dict[str, Any] = {"run": run.folder.url, **({"replay": replay} if replay else {})}
+    if replay is not None:
+        run = replay_run(run, replay)
     model = _model(run, model_id)
     number = _version(run, model, version)
     source = Folder(run.checkpoint_uri(model, number))
@@ -48,8 +59,7 @@ def export_model(
         _merge(model, weights, manifest, source, target)
     else:
         _copy_weights(manifest, source, target.url)
-    origin = {
-        "run": run.folder.url,
+    origin |= {
         "model": model,
         "version": number,
         "hash": manifest["hash"],

@@ -43,6 +43,14 @@ def fingerprints_of(
         "rollout": {**team_fingerprint(settings), "rollout": rollout, "seed": settings.run.seed},
         **pure_fingerprints(settings, partition, tokens),
     }
+    return fingerprints | trainer_fingerprints(settings, stages, learn)
+
+
+def trainer_fingerprints(
+    settings: Settings, stages: Sequence[Stage], learn: Mapping[str, Algorithm]
+) -> dict[str, dict[str, Any]]:
+    """Those of the stages that use a trainer: scores and updates."""
+    fingerprints: dict[str, dict[str, Any]] = {}
     for stage in stages:
         kind, _, model_id = stage.name.partition("/")
         if kind not in ("score", "update"):

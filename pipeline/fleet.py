@@ -8,16 +8,14 @@ end, whatever the end is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pipeline.store import Run
 from stages.base import Progress, Quiet
 from stages.checkpoints import resolve_checkpoint
 from stages.engines.base import EngineSpec, Weights
 from stages.player import PlayerSpec, start_player
-from stages.tables import TableRef
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed
@@ -26,15 +24,24 @@ from workflows.models import ModelMap
 MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
 
+class Checkpoints(Protocol):
+    """Where versions of models lie, to read and to write: a run, or a replay that goes on from one."""
+
+    def checkpoint_uri(self, model_id: str, version: int) -> str: ...
+    def checkpoint_versions(self, model_id: str) -> list[int]: ...
+    def weights_versions(self, model_id: str) -> list[int]: ...
+
+
 @dataclass(slots=True)
 class Fleet:
     """Engines by base id, trainers by model id, players.
 
-    `version_of` says at which version a model is now (its newest finished update). `redo`
-    gives the stored tables of finished updates, for redoing those whose checkpoint is lost.
+    `version_of` says at which version a model is now (its newest finished update). `redo` gives the
+    finished updates from a version on, for redoing those whose checkpoint is lost: each one's iteration
+    and the arguments of `TrainerGroup.update`.
     """
 
-    run: Run
+    checkpoints: Checkpoints
     models: ModelMap
     engine_specs: Mapping[str, EngineSpec]
     trainer_specs: Mapping[str, TrainerSpec]
@@ -42,7 +49,7 @@ class Fleet:
     num_players: int
     checkpoint_every: int
     version_of: Callable[[str], int]
-    redo: Callable[[str, int], list[tuple[int, dict[str, TableRef]]]]  # see `Runner.stored_updates`
+    redo: Callable[[str, int], Sequence[tuple[int, Mapping[str, Any]]]]
     progress: Progress = field(default_factory=Quiet)
     _engines: dict[str, Any] = field(default_factory=dict)  # base_id → actor
     _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient or OpenAIEngine
@@ -79,7 +86,7 @@ class Fleet:
         return self.models.models[model_id].base_id
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
-        return self.run.checkpoint_uri(model_id, version)
+        return self.checkpoints.checkpoint_uri(model_id, version)
 
     def checkpoint_is_due(self, version: int) -> bool:
         """Whether this version gets a whole checkpoint, or its weights alone."""
@@ -188,13 +195,13 @@ class Fleet:
         ray.get(engine.reload.remote(Weights(model_id, f"{uri}/weights", version, found["hash"])))
 
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
-        if version > 0 and version not in self.run.weights_versions(model_id):
+        if version > 0 and version not in self.checkpoints.weights_versions(model_id):
             self.trainer(model_id).save(self.checkpoint_uri(model_id, version))
 
     def save_checkpoints(self) -> None:
         """A whole checkpoint of every trainer that has gone on since its last one."""
         for model_id, group in self._trainers.items():
-            if group.version and group.version not in self.run.checkpoint_versions(model_id):
+            if group.version and group.version not in self.checkpoints.checkpoint_versions(model_id):
                 group.save(self.checkpoint_uri(model_id, group.version))
 
     def _start_trainer(self, model_id: str) -> Any:
@@ -203,7 +210,7 @@ class Fleet:
         from stages.training.group import TrainerGroup
 
         want = self.version_of(model_id)
-        have = [v for v in self.run.checkpoint_versions(model_id) if v <= want]
+        have = [v for v in self.checkpoints.checkpoint_versions(model_id) if v <= want]
         start = max(have, default=0)
         resume = self.checkpoint_uri(model_id, start) if start > 0 else None
         # adapters on one base share its processes
@@ -213,8 +220,7 @@ class Fleet:
         self.progress.start(f"start trainer of {model_id}", None, "")
         group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume, beside=beside)
         self.progress.finish()
-        for iteration, tables in self.redo(model_id, start):
-            arguments: dict[str, Any] = {**tables}
+        for iteration, arguments in self.redo(model_id, start):
             group.update(iteration=iteration, **arguments)
         if group.version != want:
             group.close()

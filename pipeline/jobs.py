@@ -128,12 +128,21 @@ def evaluate(config: str, overrides: Sequence[str], *, as_json: bool) -> None:
 
 
 def export(
-    name: str, root: str, folder: str, *, model: str | None, version: str, merge: bool, as_json: bool
+    name: str,
+    root: str,
+    folder: str,
+    *,
+    replay: str | None,
+    model: str | None,
+    version: str,
+    merge: bool,
+    as_json: bool,
 ) -> None:
-    """Write a model of a run as a Hugging Face folder, and say where it is."""
+    """Write a model of a run, or of a replay of it, as a Hugging Face folder, and say where it is."""
     from pipeline.export import export_model
 
-    found = export_model(find_run(root, name), folder, model_id=model, version=version, merge=merge)
+    run = find_run(root, name)
+    found = export_model(run, folder, replay=replay, model_id=model, version=version, merge=merge)
     _print(json.dumps(found) if as_json else "\n".join(f"{k:<10}{v}" for k, v in found.items()))
 
 
@@ -142,25 +151,29 @@ def show(
     root: str,
     *,
     iteration: int | None,
+    split: str | None,
+    replay: str | None,
     episode: str | None,
     episodes: int | None,
     where: str | None,
     full: bool,
     as_json: bool,
 ) -> None:
-    """Print an iteration's summary and some of its episodes, or the turns that `where` chooses."""
-    from pipeline.show import EPISODES, print_iteration, print_where
+    """Print a summary of an iteration, an evaluation or a replay and some of its episodes, or the turns of
+    it that `where` chooses."""
+    from pipeline.shelf import shelf_of
+    from pipeline.show import EPISODES, print_place, print_where
 
-    run = find_run(root, name)
+    shelf = shelf_of(find_run(root, name), split=split, replay=replay)
     if where is None:
         count = EPISODES if episodes is None else episodes
-        print_iteration(run, iteration, episode=episode, episodes=count, full=full, as_json=as_json)
+        print_place(shelf, iteration, episode=episode, episodes=count, full=full, as_json=as_json)
         return
     if episode is not None:
         raise UsageError(
             f"--where chooses turns and --episode one episode; write \"episode_id = '{episode}'\""
         )
-    print_where(run, iteration, where, limit=episodes, full=full, as_json=as_json)
+    print_where(shelf, iteration, where, limit=episodes, full=full, as_json=as_json)
 
 
 def runs(root: str, as_json: bool) -> None:

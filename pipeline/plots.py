@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,9 +88,19 @@ def draw(width: float, height: float, paint: Callable[[Any], None], title: str =
             figure.supxlabel(_plain(note), x=0.01, ha="left", fontsize=7.5, color="#555555")
         paint(figure)
         image = io.BytesIO()
-        # without the library's version in it, so that pictures change when data does
-        figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-        return image.getvalue()
+        figure.savefig(image, format="png", dpi=_DPI)
+    return _small(image)
+
+
+def _small(image: io.BytesIO) -> bytes:
+    """The picture with 256 colours of its own, a third of the bytes; and without the library's version, so
+    that pictures change when data does."""
+    from PIL import Image  # comes with matplotlib
+
+    few = Image.open(image).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    out = io.BytesIO()
+    few.save(out, "PNG", optimize=True)
+    return out.getvalue()
 
 
 def line(axes: Any, xs: Sequence[float], ys: Sequence[float], look: Look, **options: Any) -> None:
@@ -108,6 +118,18 @@ def faint(axes: Any, xs: Sequence[float], ys: Sequence[float], look: Look) -> No
 def band(axes: Any, xs: Sequence[float], low: Sequence[float], high: Sequence[float], look: Look) -> None:
     """An interval around a line."""
     axes.fill_between(xs, low, high, color=look.colour, alpha=0.16, linewidth=0, zorder=0)
+
+
+def marker_keys(axes: Any, look: Mapping[str, Look]) -> None:
+    """Which marker is which name, to the right of a panel."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=each.colour, marker=each.marker, linestyle="", markersize=7)
+        for each in look.values()
+    ]
+    labels = [_plain(shorten(name)) for name in look]
+    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), labelcolor=INK)
 
 
 def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:

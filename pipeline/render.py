@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import sys
-import time
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,11 +40,13 @@ class IterationView:
     alarms: Sequence[str] = ()
     resumed: Sequence[str] = ()  # stages that an earlier process had finished
     where: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""  # if it is of something else than an iteration
 
 
 def summary(view: IterationView) -> RenderableType:
     """The end of an iteration: what came out, what was left out and why, and where everything is."""
-    head = Text.assemble((f"iteration {view.iteration}", "bold"), f" of run {visible(view.run)}: ")
+    title = view.title or f"iteration {view.iteration}"
+    head = Text.assemble((visible(title), "bold"), f" of run {visible(view.run)}: ")
     head.append(_headline(view.metrics))
     sections: list[RenderableType] = [head]
     if view.resumed:
@@ -127,24 +128,6 @@ def evaluation_table(
     return Group(head, table)
 
 
-def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line a run, from dicts as `pipeline.runs.list_runs` gives; missing values show as a dash."""
-    if not runs:
-        return Text("no runs yet; `python -m pipeline run iteration` starts one")
-    table = open_table("run", ">iterations", "state", "workflow", "regime", "last used")
-    for run in runs:
-        used, unfinished = run.get("used_at"), run.get("unfinished")
-        state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
-        table.add_row(
-            cell(run.get("name")),
-            cell(number(run.get("iterations"))),
-            cell(state),
-            *(cell(run.get(key)) for key in ("workflow", "regime")),
-            cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
-        )
-    return table
-
-
 def accounts_table(accounts: Sequence[Account]) -> Table:
     """Rows in, out, and left out by reason, one line a boundary."""
     table = open_table("  at", "unit", ">in", ">out", "left out, and why")
@@ -218,6 +201,16 @@ def number(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def brief(value: Any) -> str:
+    """A setting in a few words: without what it leaves at None or empty."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if v is not None and v != {} and v != []}
+        return "{" + ", ".join(f"{k} = {brief(v)}" for k, v in kept.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(brief, value)) + "]"
+    return "default" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pipeline import store
 from pipeline.alarms import alarms
@@ -24,9 +25,9 @@ from pipeline.show import summary_of
 from pipeline.spans import trace_of
 from pipeline.store import IterationStore, Run, finished_metrics
 from pipeline.tracking import Tracker
+from pipeline.updates import moved, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
-from stages.tables import TableRef, write_bytes
-from stages.update import UPDATE_ARGUMENTS
+from stages.tables import write_bytes
 from workflows.errors import RunFailed, UsageError
 
 
@@ -38,7 +39,7 @@ class Runner:
         self._series: dict[int, Mapping[str, float]] | None = None  # metrics of finished iterations
         settings = plan.settings
         self.fleet = Fleet(
-            run=run,
+            checkpoints=run,
             models=plan.models,
             engine_specs=plan.engine_specs,
             trainer_specs=plan.trainer_specs,
@@ -145,25 +146,13 @@ class Runner:
 
     def version_of(self, model_id: str) -> int:
         """Version after the newest finished update of this model; 0 for the initial weights."""
-        for index in reversed(self.run.iterations()):
-            manifest = self.run.iteration(index).manifest_at(f"updates/{model_id}")
-            if manifest is not None:
-                return int(manifest.metrics["version_after"])
-        return 0
+        newest_first = (self.run.iteration(index) for index in reversed(self.run.iterations()))
+        return newest_version(newest_first, model_id) or 0
 
-    def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, TableRef]]]:
-        """The finished updates that took this model on from `version`, in order: each one's iteration and
-        the tables that it was made from, by the arguments of `TrainerGroup.update`."""
-        out = []
-        for index in self.run.iterations():
-            manifest = self.run.iteration(index).manifest_at(f"updates/{model_id}")
-            if manifest is None or manifest.metrics["version_before"] < version:
-                continue
-            if manifest.metrics["version_after"] == manifest.metrics["version_before"]:
-                continue
-            tables, _ = store.stored_tables(self.run, index)
-            out.append((index, {UPDATE_ARGUMENTS[t.partition("/")[0]]: tables[t] for t in manifest.inputs}))
-        return out
+    def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
+        """The finished updates that took this model on from `version`: see `updates_since`."""
+        places = (self.run.iteration(index) for index in self.run.iterations())
+        return updates_since(places, model_id, version, lambda index: store.stored_tables(self.run, index)[0])
 
     def _record(self, iteration: IterationStore, done: Finished) -> None:
         seconds = {name: m.seconds for name, m in done.manifests.items()}
@@ -234,12 +223,10 @@ class Runner:
     def _prune_checkpoints(self) -> None:
         """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""
         keep = self.plan.settings.checkpoints.keep
-        best = self.run.info.get("best", {}).values()
+        best = list(self.run.info.get("best", {}).values())
         for model in self.plan.models.trainable:
-            kept = {*self.run.checkpoint_versions(model.model_id)[-keep:], self.version_of(model.model_id)}
-            kept |= {b["versions"].get(model.model_id) for b in best}
-            for version in set(self.run.weights_versions(model.model_id)) - kept:
-                self.run.folder.remove(f"checkpoints/{model.model_id}/{version:05d}")
+            also = {self.version_of(model.model_id), *(b["versions"].get(model.model_id) for b in best)}
+            prune_checkpoints(self.run, model.model_id, keep, also)
 
     def _check_signal(self, done: Finished) -> None:
         """No advantage in any model for too many iterations in a row is a broken reward, not bad luck."""
@@ -248,8 +235,8 @@ class Runner:
             return
         for index in range(done.index + 1 - limit, done.index + 1):
             for model in self.plan.models.trainable:
-                manifest = self.run.iteration(index).manifest_at(f"updates/{model.model_id}")
-                if manifest and manifest.metrics["version_after"] > manifest.metrics["version_before"]:
+                manifest = update_of(self.run.iteration(index), model.model_id)
+                if manifest and moved(manifest):
                     return
         raise RunFailed(
             f"{limit} iterations in a row had no signal: every advantage was zero, so no weights moved; look "

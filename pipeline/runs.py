@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.settings import Settings, settings_toml
+from pipeline.shelf import replay_labels
 from pipeline.store import Folder, Run, differences, package_versions, plain
+from pipeline.sweep_folder import is_sweep
 from workflows.errors import UsageError, did_you_mean
 
 
@@ -26,6 +28,13 @@ def find_run(root: str, name: str) -> Run:
         root, name = name.rstrip("/").rsplit("/", 1)
     run = Run(root, name)
     if not run.exists:
+        if is_sweep(root, name):
+            raise UsageError(
+                f"{name!r} under {root!r} is a sweep of several runs; put them side by side with: python -m "
+                f"pipeline compare {name}, or name one of them (python -m pipeline runs)"
+            )
+        if run.folder.read_text("replay.json") is not None:
+            raise UsageError(f"{run.folder.url} is a replay; name its run, and pass --replay {name}")
         names = [r["name"] for r in list_runs(root)]
         raise UsageError(
             f"no run {name!r} under {root!r}{did_you_mean(name, names)}; "
@@ -54,6 +63,7 @@ def list_runs(root: str) -> list[dict[str, Any]]:
                 "used_at": info["used_at"],
                 "iterations": len(indices),
                 "unfinished": [i for i in indices if not run.is_finished(i)],
+                "replays": replay_labels(run),
             }
         )
     return sorted(found, key=lambda r: r["used_at"])

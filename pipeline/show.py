@@ -1,4 +1,4 @@
-"""What the commands print: the end of an iteration, a stored iteration, single episodes, the runs.
+"""What the commands print: the end of an iteration, what is stored of it, single episodes, the runs.
 
 Here tables and manifests are found; `pipeline.render` and `pipeline.transcript` make them readable.
 """
@@ -24,15 +24,15 @@ from pipeline.render import (
     evaluation_table,
     make_console,
     places,
-    runs_table,
     summary,
     summary_dict,
     training_line,
     visible,
 )
-from pipeline.store import Manifest, Run, stored_tables
+from pipeline.runs_table import runs_table
+from pipeline.shelf import Place, Shelf
+from pipeline.store import Run
 from pipeline.transcript import transcript, transcript_dict
-from stages.tables import TableRef
 from workflows.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pipeline.execution import Finished
 
 EPISODES: Final = 3  # that are listed, unless told otherwise
+_PLAYED: Final = ("episodes", "turns")  # what is measured of an evaluation
 
 
 def print_summary(run: Run, finished: Finished, link: str | None) -> None:
@@ -93,42 +94,46 @@ def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:
     _print_all([table, *notes, where], data | {"folder": found.folder}, as_json)
 
 
-def print_iteration(
-    run: Run, iteration: int | None, *, episode: str | None, episodes: int, full: bool, as_json: bool
+def print_place(
+    shelf: Shelf, index: int | None, *, episode: str | None, episodes: int, full: bool, as_json: bool
 ) -> None:
-    """Print a stored iteration, the newest by default, with some of its episodes; or one episode alone.
+    """Print an iteration or evaluation, the newest by default, with some of its episodes; or one episode
+    alone.
 
     Raises:
-        UsageError: the run has no such iteration, or the iteration no such episode.
+        UsageError: there is no such iteration or evaluation, or no such episode in it.
     """
-    index = _iteration_index(run, iteration, episode)
-    tables, manifests = stored_tables(run, index)
+    place = _place(shelf, index, episode)
     if episode is not None:
-        shown = [_found(tables, episode, index, full)]
+        shown = [_found(place, shelf.title(place.index), episode, full)]
         _print_all([transcript(p, full=full) for p in shown], transcript_dict(shown[0]), as_json)
         return
-    view = stored_view(run, index, tables, manifests)
-    shown = sample_episodes(tables, episodes, full=full) if "episodes" in tables else []
+    view = stored_view(shelf, place)
+    shown = sample_episodes(place.tables, episodes, full=full) if "episodes" in place.tables else []
     pages: list[RenderableType] = [summary(view)]
+    data = summary_dict(view)
+    if shelf.split is not None and (scores := _scores(place)):
+        counts = {name: value for m in place.manifests for name, value in m.metrics.items()}
+        pages.insert(0, evaluation_table(shelf.split, place.index, scores, counts))
+        data |= {"scores": scores}
     for played in shown:
         pages += [Text(), transcript(played, full=full)]
-    _print_all(pages, summary_dict(view) | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
+    _print_all(pages, data | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
 
 
 def print_where(
-    run: Run, iteration: int | None, where: str, *, limit: int | None, full: bool, as_json: bool
+    shelf: Shelf, index: int | None, where: str, *, limit: int | None, full: bool, as_json: bool
 ) -> None:
-    """Print the turns of a stored iteration, the newest by default, that the condition chooses.
+    """Print the turns of an iteration or evaluation, the newest by default, that the condition chooses.
 
     Raises:
-        UsageError: no such iteration, or a condition that can't be read.
+        UsageError: no such iteration or evaluation, or a condition that can't be read.
     """
     from pipeline.where import print_turns
 
-    index = _iteration_index(run, iteration, None)
-    tables, _ = stored_tables(run, index)
-    what = f"iteration {index} of run {run.name}"
-    print_turns(tables, what, where, limit=limit, full=full, as_json=as_json)
+    place = shelf.place(shelf.chosen(index))
+    what = f"{shelf.title(place.index)} of run {shelf.name}"
+    print_turns(place.tables, what, where, limit=limit, full=full, as_json=as_json)
 
 
 def print_runs(runs: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -142,26 +147,38 @@ def places_of(run: Run, iteration: int, link: str | None) -> dict[str, str]:
     return where | ({"MLflow": link} if link else {})
 
 
-def stored_view(
-    run: Run, index: int, tables: Mapping[str, TableRef], manifests: Sequence[Manifest]
-) -> IterationView:
-    """The summary of a stored iteration, computed from its tables."""
-    seconds = {m.stage: m.seconds for m in manifests}
-    accounts = [a for m in manifests for a in m.accounts]
-    notes = [n for m in manifests for n in m.notes]
-    if not run.is_finished(index):
-        notes.append(f"this iteration is unfinished; finished stages: {', '.join(seconds) or 'none'}")
-    link = run.info.get("tracker", {}).get("link")
+def stored_view(shelf: Shelf, place: Place) -> IterationView:
+    """The summary of what is stored, computed from its tables."""
+    run, index = shelf.run, place.index
+    # the tables of a replay are partly its run's, whose stages took their time then
+    own = [m for m in place.manifests if m.stage not in place.inherited]
+    seconds = {m.stage: m.seconds for m in own}
+    accounts = [a for m in place.manifests for a in m.accounts]
+    notes = [n for m in own for n in m.notes]
+    if not place.finished:
+        notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    where = {"tables": place.store.folder.url}
+    alarms: list[str] = []
+    if shelf.replay is not None:
+        checkpoints = f"{run.folder.url}/replays/{shelf.replay}/checkpoints"
+        where |= {"checkpoints": checkpoints} if any(n.startswith("updates/") for n in place.tables) else {}
+    elif shelf.split is None:
+        where = places_of(run, index, run.info.get("tracker", {}).get("link"))
+        alarms = [str(alarm) for alarm in stored_alarms(run, index)]
+    shown = (
+        place.tables if shelf.split is None else {n: place.tables[n] for n in _PLAYED if n in place.tables}
+    )
     return IterationView(
-        run=run.name,
+        run=shelf.name,
         iteration=index,
-        metrics=iteration_metrics(tables, accounts, seconds),
+        title=shelf.title(index),
+        metrics=iteration_metrics(shown, accounts, seconds),
         accounts=accounts,
-        updates=update_summaries(tables),
+        updates=update_summaries(place.tables),
         seconds=seconds,
         notes=notes,
-        alarms=[str(alarm) for alarm in stored_alarms(run, index)],
-        where=places_of(run, index, link),
+        alarms=alarms,
+        where=where,
     )
 
 
@@ -171,30 +188,28 @@ def stored_alarms(run: Run, index: int) -> list[Alarm]:
     return [Alarm(**raw) for raw in json.loads(text).get("alarms", ())] if text else []
 
 
-def _iteration_index(run: Run, iteration: int | None, episode: str | None) -> int:
-    """The iteration to show: the one asked for, that of the episode, or the newest."""
-    indices = run.iterations()
-    if iteration is None and episode is not None and (head := episode.partition("/")[0]).isdigit():
-        iteration = int(head)
-    if not indices:
-        raise UsageError(f"run {run.name!r} at {run.folder.url} has no iteration yet")
-    if iteration is None:
-        return indices[-1]
-    if iteration not in indices:
-        raise UsageError(
-            f"run {run.name!r} has no iteration {iteration}; it has {indices[0]} to {indices[-1]}"
-        )
-    return iteration
+def _place(shelf: Shelf, index: int | None, episode: str | None) -> Place:
+    """The one asked for, that of the episode, or the newest."""
+    head = (episode or "").partition("/")[0]
+    if index is None and head.isdigit():
+        index = int(head)
+    return shelf.place(shelf.chosen(index))
 
 
-def _found(tables: Mapping[str, TableRef], episode: str, index: int, full: bool) -> Played:
-    played = find_episode(tables, episode, full=full) if "episodes" in tables else None
+def _scores(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(place.store.folder.read_text("result.json") or "{}").get(
+        "scores", []
+    )
+    return found
+
+
+def _found(place: Place, title: str, episode: str, full: bool) -> Played:
+    there = "episodes" in place.tables
+    played = find_episode(place.tables, episode, full=full) if there else None
     if played is None:
-        some = (
-            [str(p.episode["episode_id"]) for p in sample_episodes(tables, 3)] if "episodes" in tables else []
-        )
+        some = [str(p.episode["episode_id"]) for p in sample_episodes(place.tables, 3)] if there else []
         raise UsageError(
-            f"iteration {index} has no episode {episode!r}; it has, for example: {', '.join(some) or 'none'}"
+            f"{title} has no episode {episode!r}; it has, for example: {', '.join(some) or 'none'}"
         )
     return played
 

@@ -28,7 +28,7 @@ JSON_COLUMNS: Final = frozenset(
 
 def transcript(played: Played, *, full: bool = False) -> RenderableType:
     """One episode. `full` shows whole prompts and texts of any length."""
-    blocks: list[RenderableType] = [_head(played.episode), _task(played.task, full)]
+    blocks: list[RenderableType] = [_head(played.episode, played.evaluation), _task(played.task, full)]
     rewards_of, credit_of = _by_turn(played.rewards), _by_turn(played.credit)
     for turn in in_branches(played.turns):
         key = turn["turn_index"]
@@ -45,7 +45,8 @@ def transcript_dict(played: Played) -> dict[str, Any]:
         key = turn["turn_index"]
         turns.append(decoded_row({**turn, **_beside(rewards_of.get(key)), **_beside(credit_of.get(key))}))
     task = None if played.task is None else decoded_row(played.task)
-    result: dict[str, Any] = plain({"episode": played.episode, "task": task, "turns": turns})
+    scores = {} if played.evaluation is None else {"evaluation": played.evaluation}
+    result: dict[str, Any] = plain({"episode": played.episode, "task": task, "turns": turns, **scores})
     return result
 
 
@@ -68,7 +69,7 @@ def in_branches(turns: Iterable[Row]) -> list[Row]:
     return ordered + [t for branch in branches.values() for t in branch]
 
 
-def _head(episode: Row) -> Text:
+def _head(episode: Row, evaluation: Row | None) -> Text:
     text = Text.assemble((f"episode {visible(episode['episode_id'])}", "bold"), "  ")
     text.append(visible(str(episode.get("status"))), _style(episode.get("status")))
     text.append(
@@ -77,6 +78,10 @@ def _head(episode: Row) -> Text:
     text.append(f" + {number(episode.get('num_response_tokens'))} response tokens")
     if episode.get("seconds") is not None:
         text.append(f", {episode['seconds']:.1f} s")
+    for score in (evaluation or {}).get("values") or ():
+        text.append(f"  {visible(score['name'])} {number(score['value'])}", "green")
+    if evaluation is not None and evaluation["failed"] is not None:
+        text.append(f"\ncounts as 0: {visible(evaluation['failed'])}", "yellow")
     if episode.get("error"):
         text.append(f"\n{visible(episode['error'])}", "red")
     return text

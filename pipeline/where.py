@@ -1,8 +1,9 @@
-"""`show --where`: the turns of an iteration that a condition on their columns chooses.
+"""`show --where`: the turns of an iteration or an evaluation that a condition on their columns chooses.
 
 The condition is SQL as Polars reads it: `role = 'reader' and reward < 0.2 and status <> 'ok'`. What is
 null compares to nothing: `reward < 0.2` leaves out turns without a reward, `reward is null` finds them.
-Tables are read part by part, so that a large iteration costs the memory of one part.
+Turns of an evaluation have the metrics of their episode as columns. Tables are read part by part, so that
+a large iteration costs the memory of one part.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import polars as pl
@@ -26,6 +28,7 @@ from workflows.trajectory import CREDIT, OK, REWARDS, TURN_KEYS, TURNS, schema_o
 
 LISTED: Final = 20  # turns, unless told otherwise
 _WIDTH: Final = 76  # characters of a reply in a list
+FAILED: Final = "failed"  # why an episode of an evaluation counts as 0
 _TOKENS: Final = ("prompt_token_ids", "response_token_ids", "behaviour_logprobs")
 COLUMNS: Final = tuple(
     dict.fromkeys([*(c for c in TURNS.names if c not in _TOKENS), *REWARDS.names, *CREDIT.names])
@@ -46,7 +49,8 @@ def print_turns(
     Raises:
         UsageError: the condition can't be read, or names a column that there is not.
     """
-    condition = condition_of(where)
+    metrics = metrics_of(tables)
+    condition = condition_of(where, metrics)
     if as_json:
         for count, turn in enumerate(_chosen(tables, condition), 1):
             # escaped, so that no control character of a model reaches the terminal
@@ -63,12 +67,12 @@ def print_turns(
             listed.append(turn)
     echo(
         make_console(),
-        *_pages(what, where, tables["turns"].rows if "turns" in tables else 0, counts, listed, full),
+        *_pages(what, where, tables["turns"].rows if "turns" in tables else 0, counts, listed, full, metrics),
     )
 
 
-def condition_of(where: str) -> pl.Expr:
-    """The condition as an expression over `COLUMNS`.
+def condition_of(where: str, metrics: Mapping[str, str] = MappingProxyType({})) -> pl.Expr:
+    """The condition as an expression over `COLUMNS`, and those of an evaluation where there are `metrics`.
 
     Raises:
         UsageError: it is not SQL that Polars reads, or names a column that there is not.
@@ -81,24 +85,51 @@ def condition_of(where: str) -> pl.Expr:
             f"--where {where!r} can't be read: {_first_line(error)}; write it as in "
             "\"role = 'reader' and reward < 0.2\", texts in single quotes"
         ) from None
+    columns = (*COLUMNS, *((FAILED, *metrics.values()) if metrics else ()))
     for name in names:
-        if name not in COLUMNS:
+        if name not in columns:
             raise UsageError(
-                f"--where {where!r}: there is no column {name!r}{did_you_mean(name, COLUMNS)} (texts are in "
-                f"single quotes); columns: {', '.join(COLUMNS)}"
+                f"--where {where!r}: there is no column {name!r}{did_you_mean(name, columns)} (texts are in "
+                f"single quotes); columns: {', '.join(columns)}"
             )
     return condition
 
 
+def metrics_of(tables: Mapping[str, TableRef]) -> dict[str, str]:
+    """The metrics of an evaluation, and the column of each: its name, or `score_<name>` where turns have a
+    column of that name. None for an iteration."""
+    table = tables.get("evaluation")
+    for index in range(len(table.parts) if table is not None else 0):
+        values = tables["evaluation"].read_part(index, ["values"])["values"].to_pylist()
+        names = dict.fromkeys(v["name"] for of_episode in values for v in of_episode or ())
+        if names:
+            return {name: f"score_{name}" if name in (*COLUMNS, FAILED) else name for name in names}
+    return {}
+
+
 def joined(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
-    """Part `index` of `turns` without its token lists, beside its rewards and credit; null where there are
-    none."""
+    """Part `index` of `turns` without its token lists, beside its rewards and credit, or the metrics of its
+    episode in an evaluation; null where there are none."""
     frame = _frame(tables["turns"].read_part(index, [c for c in TURNS.names if c not in _TOKENS]))
     for name in ("rewards", "credit"):
         there = name in tables and index < len(tables[name].parts)
         other = tables[name].read_part(index) if there else schema_of(name).empty_table()
         frame = frame.join(_frame(other), on=TURN_KEYS, how="left", maintain_order="left")
+    if metrics := metrics_of(tables):
+        scores = _scores(tables["evaluation"], index, metrics)
+        frame = frame.join(scores, on="episode_id", how="left", maintain_order="left")
     return frame
+
+
+def _scores(evaluation: TableRef, index: int, metrics: Mapping[str, str]) -> pl.DataFrame:
+    """By episode of part `index`: why it failed, if it did, and a column for each metric."""
+    rows = []
+    for row in evaluation.read_part(index, ["episode_id", "failed", "values"]).to_pylist():
+        values = {v["name"]: v["value"] for v in row["values"] or ()}
+        found = {column: values.get(name) for name, column in metrics.items()}
+        rows.append({"episode_id": row["episode_id"], FAILED: row["failed"], **found})
+    kinds = {"episode_id": pl.String, FAILED: pl.String} | dict.fromkeys(metrics.values(), pl.Float64)
+    return pl.DataFrame(rows, schema=kinds)
 
 
 def _chosen(tables: Mapping[str, TableRef], condition: pl.Expr) -> Iterator[dict[str, Any]]:
@@ -121,6 +152,7 @@ def _pages(
     counts: Counter[tuple[str, str]],
     listed: list[dict[str, Any]],
     full: bool,
+    metrics: Mapping[str, str],
 ) -> list[RenderableType]:
     total = counts.total()
     head = Text.assemble((f"{number(total)} of {number(rows)} turns", "bold"), f" of {visible(what)} have ")
@@ -128,11 +160,12 @@ def _pages(
     if not total:
         return [*pages, Text("none: remove a part of the condition to see which one excludes all", "yellow")]
     pages += [Text(), *_counts(counts), Text()]
+    shown = ("reward", "advantage", *metrics.values())
     if full:
         for turn in listed:
             pages += [Text(visible(turn["episode_id"]), "bold"), turn_page(turn), Text()]
     else:
-        pages += [_line(turn) for turn in listed]
+        pages += [_line(turn, shown) for turn in listed]
     if total > len(listed):
         pages.append(
             Text(f"and {number(total - len(listed))} more; --episodes N lists more, --json all", "dim")
@@ -153,14 +186,14 @@ def _counts(counts: Mapping[tuple[str, str], int]) -> list[Text]:
     ]
 
 
-def _line(turn: Mapping[str, Any]) -> Text:
+def _line(turn: Mapping[str, Any], numbers: Sequence[str]) -> Text:
     """Where the turn is, what came of it, and how it begins; the id stays whole, so that it can be copied."""
     text = Text(f"{visible(turn['episode_id'])} ", no_wrap=True, overflow="ignore")
     text.append(f"[{turn['turn_index']}] ", "dim").append(visible(turn["step"] or "?"), "bold")
     text.append(f"  {visible(turn['status'])}", "green" if turn["status"] == OK else "yellow")
-    for name in ("reward", "advantage"):
+    for name in numbers:
         if turn[name] is not None:
-            text.append(f"  {name} {number(turn[name])}")
+            text.append(f"  {visible(name)} {number(turn[name])}")
     if turn["excluded"] is not None:
         text.append(f"  not trained on: {visible(turn['excluded'])}", "dim")
     said = " ".join((turn["response_text"] or turn["tool_result"] or "").split())

@@ -28,15 +28,16 @@ _WORDS: Final[dict[Need, str]] = {
 class ScoreStage:
     """Score one model's partition with its own weights, its reference and its critic, as `needs` says.
 
-    Part k of the scores has the rows of part k of the partition.
+    Part k of the scores has the rows of part k of the partition. `off_policy` takes rows that other weights
+    sampled: their old logprobs are then those of the trainer's weights as they are, not the sampler's.
     """
 
     lease: Lease = "trainer"
 
-    def __init__(self, model_id: str, needs: frozenset[Need]) -> None:
+    def __init__(self, model_id: str, needs: frozenset[Need], off_policy: bool = False) -> None:
         if not needs:
             raise UsageError(f"model {model_id!r} needs no scores; leave the score stage out")
-        self.model_id, self.needs = model_id, needs
+        self.model_id, self.needs, self.off_policy = model_id, needs, off_policy
         self.name = f"score/{model_id}"
         self.folder = f"scores/{model_id}"
         self._partition, self._scores = f"partition/{model_id}", f"scores/{model_id}"
@@ -61,6 +62,7 @@ class ScoreStage:
             outputs[self._scores],
             self.needs,
             lambda rows, tokens: context.progress.advance(rows, tokens=tokens),
+            self.off_policy,
         )
         context.progress.finish()
         scored = sum(part.rows for part in parts)

@@ -60,13 +60,16 @@ class UpdateStage:
     """Train one model on its partition, save it, and let the fleet put the new weights into its engine.
 
     `advantages` and `scores` say whether the plan has those tables; without them a turn's advantage
-    stands for all of its tokens, and old logprobs come from the update's own forward pass.
+    stands for all of its tokens, and old logprobs come from the update's own forward pass. `off_policy`
+    takes rows that other weights than the trainer's sampled (`TrainerGroup.update`).
     """
 
     lease: Lease = "trainer"
 
-    def __init__(self, model: Model, *, advantages: bool = False, scores: bool = False) -> None:
-        self.model = model
+    def __init__(
+        self, model: Model, *, advantages: bool = False, scores: bool = False, off_policy: bool = False
+    ) -> None:
+        self.model, self.off_policy = model, off_policy
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
@@ -88,6 +91,7 @@ class UpdateStage:
         report: UpdateReport = group.update(
             iteration=context.iteration,
             on_progress=lambda rows, tokens: context.progress.advance(rows, tokens=tokens),
+            off_policy=self.off_policy,
             **{UPDATE_ARGUMENTS[table.partition("/")[0]]: inputs[table] for table in self.inputs},
         )
         context.progress.finish()

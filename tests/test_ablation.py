@@ -16,7 +16,7 @@ from pipeline.render import as_text, plain
 from pipeline.replays.ablation import Ablation, ablate
 from pipeline.replays.agreement import agreement_of, spearman
 from pipeline.replays.plan import replay_plan
-from pipeline.replays.record import record
+from pipeline.replays.record import record, record_replay
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import with_values
 from pipeline.replays.show_ablation import ablation_dict, ablation_page
@@ -28,6 +28,7 @@ from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.scoring import WeightedReward, WeightedRewards, score_turns, score_variants
 from stages.base import Quiet
+from stages.evaluate import estimate_mean
 from tests.stored_runs import SHARED, Shape, part_tables, settings_of, write_iterations, write_run
 from workflows.errors import UsageError
 from workflows.trajectory import TURN_KEYS
@@ -127,6 +128,24 @@ def test_the_most_disputed_episode_comes_first_and_what_one_leaves_out_is_counte
     assert found.episodes.height == 4
     (row,) = found.roles.filter(variant="a").to_dicts()
     assert (row["turns"], row["return_mean"]) == (8, 1.5)
+
+
+def test_intervals_are_those_of_groups_as_wide_for_one_turn_each_as_students_t() -> None:
+    draw = random.Random(3)
+    values = [draw.random() for _ in range(12)]
+    rows = [
+        {"episode_id": f"g{i}/0", "turn_index": 0, "role": "r", "return/a": v} for i, v in enumerate(values)
+    ]
+    frame = pl.DataFrame(rows).with_columns(pl.col("return/a").alias("advantage/a"))
+    (row,) = agreement_of(frame, ("a",)).roles.to_dicts()
+    expected = estimate_mean(values)
+    assert (row["return_low"], row["return_high"]) == pytest.approx((expected.low, expected.high))
+    # the same turns once more tell nothing new
+    twice = pl.concat([frame, frame.with_columns(turn_index=pl.lit(1, pl.Int64))])
+    (again,) = agreement_of(twice, ("a",)).roles.to_dicts()
+    assert (again["return_low"], again["return_high"]) == pytest.approx((expected.low, expected.high))
+    (alone,) = agreement_of(frame.head(1), ("a",)).roles.to_dicts()
+    assert alone["return_low"] is alone["return_high"] is None
 
 
 def test_spearman_is_that_of_scipy_with_ties_and_gaps() -> None:
@@ -253,3 +272,23 @@ def test_mlflow_has_a_parent_with_a_run_for_each_variant_once(run: Run, found: A
     assert parent.data.metrics["spearman/turn_advantages/stored/twice"] == pytest.approx(1.0)
     history = client.get_metric_history(by_name["rloo"].info.run_id, "return/mean")
     assert len(history) == 1
+    assert "plots/ablation.png" in {f.path for f in client.list_artifacts(parent.info.run_id, "plots")}
+
+
+@pytest.mark.slow
+def test_mlflow_has_a_replay_with_its_source_and_what_changed_once(run: Run) -> None:
+    from mlflow import MlflowClient
+
+    values = {"credit": {"use": "rloo"}}
+    plan = replay_plan(Source(run), with_values(run, values, "alone"), label="recorded", until="credit")
+    for _ in range(2):
+        assert record_replay(replay(plan, [0, 1], Quiet())) is not None
+    client = MlflowClient(f"sqlite:///{Path(run.folder.path).parent / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("tests")
+    (logged,) = client.search_runs([experiment.experiment_id], "tags.replay = 'recorded'")
+    assert (logged.data.tags["kind"], logged.data.tags["set/credit.use"]) == ("replay", "rloo")
+    assert logged.data.tags["source_run"] == run.folder.url
+    for name in ("role/planner/return_mean", "role/planner/advantage_correlation"):
+        assert [m.step for m in client.get_metric_history(logged.info.run_id, name)] == [0, 1]
+    files = {f.path for f in client.list_artifacts(logged.info.run_id, "iterations/00001")}
+    assert files == {"iterations/00001/result.json", "iterations/00001/settings.toml"}

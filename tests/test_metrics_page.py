@@ -6,15 +6,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from pipeline.cost import cost_metrics
 from pipeline.evaluation import Evaluated
 from pipeline.execution import Finished
 from pipeline.metrics import iteration_metrics, measured_by_stages
+from pipeline.replays.movement import Movement, part_sums
+from pipeline.replays.record import replay_metrics
 from stages.base import Account
 from stages.evaluate import Estimate, Score
 from stages.tables import TableRef, TableSink
 from tests.test_metrics import SEPARATE, tool_turn, two_groups, with_sources
-from workflows.trajectory import PARTITION, UPDATES, rows_to_table
+from workflows.trajectory import CREDIT, PARTITION, TURNS, UPDATES, rows_to_table
 
 PAGE = (Path(__file__).parent.parent / "docs/metrics.md").read_text("utf-8")
 
@@ -60,7 +64,21 @@ def everything(folder: Path) -> dict[str, float]:
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
-    return metrics | measured_by_stages(stages) | cost | evaluation(metrics)
+    return metrics | measured_by_stages(stages) | cost | evaluation(metrics) | replayed(folder)
+
+
+def replayed(folder: Path) -> dict[str, float]:
+    turns = [{"episode_id": "e", "turn_index": k, "role": "plan"} for k in range(4)]
+    credit = [
+        [{**turn, "return": 1.0, "advantage": sign * k} for k, turn in enumerate(turns)]
+        for sign in (1.0, -1.0)
+    ]
+    before, after = (
+        one_part(folder, f"credit-{i}", CREDIT, [{c: row[c] for c in row if c != "role"} for row in rows])
+        for i, rows in enumerate(credit)
+    )
+    sums = part_sums(0, one_part(folder, "turns-of-a-replay", TURNS, turns), before, after)["sums"]
+    return replay_metrics(Finished(0), {}, Movement(sums, pl.DataFrame()))
 
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:

@@ -599,14 +599,15 @@ def test_a_team_trains_while_one_role_speaks_through_an_api(
     scripted: Scripted, api: Api, ray_cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pipeline.session import session
-    from pipeline.show import print_iteration
+    from pipeline.shelf import shelf_of
+    from pipeline.show import print_place
 
     api.reply = lambda body: said(echo_qa(body["messages"], Sampling(max_tokens=9, seed=body["seed"])))
     plan = assemble(parse_settings(with_api(scripted, api.url)))
     with session(plan, signals=False) as runner:
         done = runner.run_iteration()
         tables = {name: pl.DataFrame(ref.read()) for name, ref in done.tables.items()}
-        print_iteration(runner.run, 0, episode=None, episodes=2, full=True, as_json=False)
+        print_place(shelf_of(runner.run), 0, episode=None, episodes=2, full=True, as_json=False)
     turns, partition = tables["turns"], tables["partition/team"]
     remote = turns.filter(model_id="judge")
     assert remote.height == len(api.asked) > 0

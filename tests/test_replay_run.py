@@ -19,7 +19,14 @@ from stages.base import Quiet
 def replay_of(
     root: str, capsys: pytest.CaptureFixture[str], *overrides: str, **options: Any
 ) -> dict[str, Any]:
-    given = {"iterations": None, "split": None, "label": None, "until": None, "again": False} | options
+    given = {
+        "iterations": None,
+        "split": None,
+        "label": None,
+        "until": None,
+        "again": False,
+        "update": False,
+    } | options
     run_replay("latest", root, overrides, **given, as_json=True)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found

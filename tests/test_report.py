@@ -289,7 +289,13 @@ def test_a_run_on_another_filesystem_is_read_there_and_its_page_is_written_there
 
 def test_the_command_says_where_the_page_is_and_how_large(run, capsys, tmp_path):
     root = run.folder.url.rsplit("/", 1)[0]
-    options = {"iteration": None, "split": None, "episodes": 5, "out": str(tmp_path / "page.html")}
+    options = {
+        "iteration": None,
+        "split": None,
+        "replay": None,
+        "episodes": 5,
+        "out": str(tmp_path / "page.html"),
+    }
     report("demo", root, **options, as_json=False)
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith(str(tmp_path / "page.html"))

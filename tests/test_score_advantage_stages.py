@@ -55,7 +55,12 @@ class Trainer:
     """What a score stage asks of a trainer group: numbers that depend on the row alone."""
 
     def score(
-        self, partition: TableRef, sink: TableSink, needs: frozenset[str], on_progress: Any
+        self,
+        partition: TableRef,
+        sink: TableSink,
+        needs: frozenset[str],
+        on_progress: Any,
+        off_policy: bool = False,
     ) -> list[Any]:
         parts = []
         for index in range(len(partition.parts)):

@@ -1,5 +1,7 @@
 """Scores and token tables: aligned with the partition, the same bits twice, and used as they say."""
 
+import math
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -8,6 +10,7 @@ from stages.tables import TableRef, TableSink
 from stages.training.objective import LossSpec, ReferenceSpec, RoleLoss
 from tests.tiny_training import SMOOTH, partition, responses, same, score, token_advantages, weights
 from workflows.errors import RunFailed
+from workflows.trajectory import SCORES
 
 pytestmark = pytest.mark.slow
 
@@ -163,3 +166,31 @@ def mean_logprob(worker, folder, version):
     table: pa.Table = score(worker, ref, folder / f"ms{version}", "old").read()
     logprobs = [x for row in table["old_logprobs"].to_pylist() for x in row]
     return sum(logprobs) / len(logprobs)
+
+
+def test_rows_of_other_weights_are_trained_on_when_told_to_and_weighted_from_their_sampler(
+    start, tmp_path
+) -> None:
+    """The step is that of advantages times trainer over sampler on rows of the trainer's own: the gradient of
+    the sampler's surrogate at the trainer's weights."""
+    other, own = partition(tmp_path / "other", version=7), partition(tmp_path / "own")
+    plain = token_advantages(tmp_path / "plain", [1.0] * 6)
+    with pytest.raises(RunFailed, match="sampled from version 7, but the trainer is at version 0"):
+        start(**SMOOTH).update(other, 0, plain)
+    worker = start(**SMOOTH)
+    with pytest.raises(RunFailed, match="sampled from version 7"):
+        score(worker, other, tmp_path / "refused", "old")
+    with pytest.raises(RunFailed, match=r"other weights.*no importance_weights.*ppo\.importance"):
+        worker.update(other, 0, plain, off_policy=True)
+
+    worker = start(**SMOOTH)
+    sink = TableSink("scores/m", str(tmp_path / "scores"), SCORES)
+    parts = worker.score(other, sink, frozenset({"old"}), off_policy=True)
+    found = {row["episode_id"]: row for row in sink.ref(list(parts.values())).read().to_pylist()}
+    assert {row["scored_version"] for row in found.values()} == {0}
+    ratios = [[math.exp(o + 5.0) for o in found[f"e{i}"]["old_logprobs"]] for i in range(6)]
+    weighted = token_advantages(tmp_path / "weighted", [2.0] * 6, importance=ratios)
+    worker.update(other, 0, weighted, off_policy=True)
+    expected, worker = weights(worker), start(**SMOOTH)
+    worker.update(own, 0, token_advantages(tmp_path / "product", [[2.0 * r for r in row] for row in ratios]))
+    assert same(weights(worker), expected, 1e-6)

@@ -21,13 +21,14 @@ from pipeline.render import (
     make_console,
     number,
     plain,
-    runs_table,
     summary,
     summary_dict,
     visible,
 )
+from pipeline.runs_table import runs_table
 from pipeline.samples import choose_episodes
-from pipeline.show import print_iteration
+from pipeline.shelf import shelf_of
+from pipeline.show import print_place
 from pipeline.store import Manifest, Run, stored_tables
 from pipeline.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
@@ -286,26 +287,26 @@ def test_the_trackers_files_are_readable(run):
 def test_alarms_of_a_stored_iteration_are_shown(run, capsys):
     alarm = Alarm("cut_off", "reader", 3, f"80% are {HOSTILE}", "look there")
     run.iteration(0).folder.write_text("done.json", json.dumps({"alarms": [alarm.as_dict()]}))
-    print_iteration(run, None, episode=None, episodes=0, full=False, as_json=False)
+    print_place(shelf_of(run), None, episode=None, episodes=0, full=False, as_json=False)
     out = capsys.readouterr().out
     assert "alarm: cut_off/reader since iteration 3: 80% are [bold]x[/]" in out
     assert "\x1b" not in out
-    print_iteration(run, None, episode=None, episodes=0, full=False, as_json=True)
+    print_place(shelf_of(run), None, episode=None, episodes=0, full=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["alarms"] == [str(alarm)]
 
 
 def test_a_stored_iteration_is_shown_as_text_and_as_json(run, capsys):
-    print_iteration(run, None, episode=None, episodes=2, full=False, as_json=False)
+    print_place(shelf_of(run), None, episode=None, episodes=2, full=False, as_json=False)
     out = capsys.readouterr().out
     assert "iteration 0 of run demo: mean return 0.5" in out
     assert "4 no llm turn" in out
     assert "http://host/#/experiments/1/runs/abc" in out
     assert out.count("episode 00000/") == 2
-    print_iteration(run, 0, episode=None, episodes=2, full=False, as_json=True)
+    print_place(shelf_of(run), 0, episode=None, episodes=2, full=False, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert data["updates"][0]["version_after"] == 3
     assert len(data["episodes"]) == 2
-    print_iteration(run, None, episode="00000/t0/1", episodes=2, full=False, as_json=True)
+    print_place(shelf_of(run), None, episode="00000/t0/1", episodes=2, full=False, as_json=True)
     out = capsys.readouterr().out
     assert json.loads(out)["turns"][5]["response_text"] == HOSTILE
     assert out.isascii()  # so no control character reaches the terminal
@@ -315,7 +316,7 @@ def test_an_unfinished_iteration_shows_what_there_is(run, capsys):
     folder = run.iteration(0).folder
     for name in ("done.json", "credit", "updates"):
         folder.remove(name)
-    print_iteration(run, None, episode=None, episodes=1, full=False, as_json=False)
+    print_place(shelf_of(run), None, episode=None, episodes=1, full=False, as_json=False)
     out = " ".join(capsys.readouterr().out.split())
     assert "unfinished; finished stages: tasks, rollout, rewards" in out
 
@@ -330,7 +331,7 @@ def test_an_unfinished_iteration_shows_what_there_is(run, capsys):
 )
 def test_what_is_not_there_is_refused_with_what_there_is(run, iteration, episode, says):
     with pytest.raises(UsageError, match=says):
-        print_iteration(run, iteration, episode=episode, episodes=1, full=False, as_json=False)
+        print_place(shelf_of(run), iteration, episode=episode, episodes=1, full=False, as_json=False)
 
 
 def test_a_list_of_runs_shows_what_is_known():

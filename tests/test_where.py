@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pipeline.shelf import shelf_of
 from pipeline.show import print_where
 from pipeline.where import COLUMNS, condition_of
 from tests.report_runs import in_parts, new_run, store, team_episode
@@ -23,7 +24,7 @@ def run(tmp_path):
 
 
 def turns_where(run, capsys, where, **options):
-    print_where(run, None, where, **{"limit": None, "full": False, "as_json": True, **options})
+    print_where(shelf_of(run), None, where, **{"limit": None, "full": False, "as_json": True, **options})
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -51,28 +52,28 @@ def test_a_line_of_json_has_its_columns_decoded_and_no_control_character(run, ca
     assert turn["response_text"] == turn["parsed"] == HOSTILE
     assert turn["messages"][0] == {"role": "system", "content": "Be brief."}
     assert turn["reward_parts"] == [{"name": "f1", "value": 0.25}]
-    print_where(run, None, "role = 'answerer'", limit=3, full=False, as_json=True)
+    print_where(shelf_of(run), None, "role = 'answerer'", limit=3, full=False, as_json=True)
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 3
     assert out.isascii()
 
 
 def test_the_list_counts_all_and_shows_some(run, capsys):
-    print_where(run, None, "event = 'llm'", limit=2, full=False, as_json=False)
+    print_where(shelf_of(run), None, "event = 'llm'", limit=2, full=False, as_json=False)
     out = capsys.readouterr().out
     assert "32 of 48 turns of iteration 0 of run demo" in " ".join(out.split())
     assert "truncated  reader" in out
     assert "and 30 more" in out
-    print_where(run, None, "role = 'answerer'", limit=8, full=False, as_json=False)
+    print_where(shelf_of(run), None, "role = 'answerer'", limit=8, full=False, as_json=False)
     out = capsys.readouterr().out
     assert r"\x1b[31mred\x07 \u202eback [bold]x[/]" in out
     assert not {c for c in out if not c.isprintable()} - {"\n"}
-    print_where(run, None, "step = 'retrieve'", limit=1, full=True, as_json=False)
+    print_where(shelf_of(run), None, "step = 'retrieve'", limit=1, full=True, as_json=False)
     assert "Paris is its capital." in capsys.readouterr().out
 
 
 def test_nothing_found_is_said(run, capsys):
-    print_where(run, None, "reward > 7", limit=None, full=False, as_json=False)
+    print_where(shelf_of(run), None, "reward > 7", limit=None, full=False, as_json=False)
     assert "0 of 48 turns" in capsys.readouterr().out
     assert turns_where(run, capsys, "reward > 7") == []
 
@@ -97,7 +98,7 @@ def test_without_rewards_and_credit_their_columns_are_null(run, capsys):
 )
 def test_a_condition_that_does_not_work_says_why(run, where, says):
     with pytest.raises(UsageError, match=says):
-        print_where(run, None, where, limit=None, full=False, as_json=False)
+        print_where(shelf_of(run), None, where, limit=None, full=False, as_json=False)
 
 
 def test_every_column_can_be_asked_for():

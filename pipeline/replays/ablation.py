@@ -15,6 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from pipeline import store
+from pipeline.replays.ablation_plot import ablation_files
 from pipeline.replays.agreement import Agreement, agreement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
@@ -88,7 +89,8 @@ def ablate(
     folder = first.source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
     found = Ablation(first.source, folder, replays, tuple(indices), agreement, time.monotonic() - began)
     write_bytes(f"{folder.url}/episodes.parquet", parquet_bytes(agreement.episodes.to_arrow()))
-    write_bytes(f"{folder.url}/roles.csv", agreement.roles.write_csv().encode())
+    for name, data in ablation_files(agreement).items():
+        write_bytes(f"{folder.url}/{name}", data)
     folder.write_text("ablation.json", store.dump(agreement.as_dict() | {"iterations": list(indices)}))
     return found
 

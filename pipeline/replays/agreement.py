@@ -21,7 +21,8 @@ Matrix = Mapping[tuple[str, str], float | None]  # by pair of variants, each pai
 class Agreement:
     """What `agreement_of` found.
 
-    - `roles`: a row for each variant and role: turns, mean return, mean and mean absolute advantage.
+    - `roles`: a row for each variant and role: turns, mean return with its interval (`_intervals`), mean
+      and mean absolute advantage.
     - `returns`, `advantages`: Spearman's correlation of episode returns and of turn advantages, over those
       that both variants use; None where either does not vary.
     - `episodes`: every episode that all variants use: its mean return and its rank, from 0 to 1, in each,
@@ -99,7 +100,7 @@ def _matrix(frame: pl.DataFrame, what: str, variants: Sequence[str]) -> dict[tup
 
 def _by_role(numbers: pl.DataFrame, variant: str) -> pl.DataFrame:
     returns, advantage = pl.col(f"return/{variant}"), pl.col(f"advantage/{variant}")
-    return (
+    means = (
         numbers.group_by("role")
         .agg(
             turns=returns.count(),
@@ -110,6 +111,37 @@ def _by_role(numbers: pl.DataFrame, variant: str) -> pl.DataFrame:
         .sort("role")
         .select(pl.lit(variant).alias("variant"), pl.all())
     )
+    return means.join(
+        _intervals(numbers, variant), on="role", how="left", maintain_order="left", nulls_equal=True
+    )
+
+
+def _intervals(numbers: pl.DataFrame, variant: str) -> pl.DataFrame:
+    """By role the 95 % interval of the mean return over turns (Student's t); null for a single group.
+
+    Turns of one group are of the same task and not independent, so groups are what is drawn: the mean is a
+    ratio of sums over them, with the ratio's variance (Cochran, Sampling Techniques, 1977, chapter 2.11).
+    """
+    returns = pl.col(f"return/{variant}")
+    group = pl.col("episode_id").str.replace(r"/[^/]*$", "")
+    sums = numbers.group_by("role", group).agg(n=returns.count(), total=returns.sum()).filter(pl.col("n") > 0)
+    mean, count = pl.col("total").sum() / pl.col("n").sum(), pl.len()
+    squares = ((pl.col("total") - mean * pl.col("n")) ** 2).sum()
+    error = (squares * count / (count - 1)).sqrt() / pl.col("n").sum()
+    rows = sums.sort("role", "episode_id").group_by("role").agg(groups=count, mean=mean, error=error)
+    found = []
+    for role, groups, value, spread in rows.iter_rows():
+        half = _t95(groups - 1) * spread if groups > 1 else None
+        low, high = (None, None) if half is None else (value - half, value + half)
+        found.append({"role": role, "return_low": low, "return_high": high})
+    kinds = {"role": pl.String, "return_low": pl.Float64, "return_high": pl.Float64}
+    return pl.DataFrame(found, schema=kinds)
+
+
+def _t95(freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
 
 
 def _disputed(episodes: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.render import echo, make_console, plain
 from pipeline.replays.ablation import ablate
-from pipeline.replays.plan import replay_plan
-from pipeline.replays.record import record
+from pipeline.replays.plan import ReplayPlan, replay_plan
+from pipeline.replays.record import record, record_replay
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import Change, overridden
 from pipeline.replays.show import replay_dict, replay_page
@@ -23,6 +25,7 @@ from pipeline.runs import find_run
 from pipeline.settings import ClusterSection
 from pipeline.signals import raise_on_stop_signals
 from pipeline.store import Folder
+from workflows.errors import RunFailed, UsageError
 
 
 def run_replay(
@@ -35,25 +38,43 @@ def run_replay(
     label: str | None,
     until: str | None,
     again: bool,
+    update: bool,
     as_json: bool,
 ) -> None:
     """Replay a stored run with other settings, and print how its numbers moved.
 
     Raises:
-        UsageError: no such run or iteration, or a setting that stored turns can't follow.
-        RunFailed: a stage failed, or with `again`, numbers differ from the stored ones.
+        UsageError: no such run or iteration, a setting that stored turns can't follow, or with `update`,
+            weights that are gone or more memory than there is.
+        RunFailed: a stage failed, no weights moved though they should, or with `again`, numbers differ from
+            the stored ones.
     """
     run = find_run(root, name)
     source = Source(run, split)
-    plan = replay_plan(source, overridden(run, overrides), label=label, until=until, again=again)
     indices = source.chosen(iterations)
-    with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes) as start:
+    plan = replay_plan(
+        source,
+        overridden(run, overrides),
+        label=label,
+        until=until,
+        again=again,
+        update=indices if update else (),
+    )
+    address = _address(plan.settings.cluster, plan.changes)
+    check = functools.partial(_check_memory, plan, address)
+    with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes, check) as start:
         result = replay(plan, indices, RichProgress(), start)
     result.notes += _left_out(source, iterations)
+    link = record_replay(result)
     if as_json:
-        sys.stdout.write(json.dumps(plain(replay_dict(result)), indent=1) + "\n")
+        sys.stdout.write(json.dumps(plain(replay_dict(result, link)), indent=1) + "\n")
     else:
-        echo(make_console(), replay_page(result))
+        echo(make_console(), replay_page(result, link))
+    if result.trained is False:
+        raise RunFailed(
+            f"the replay {plan.label!r} has trained on nothing: no iteration had a signal, so no weights "
+            "moved; look at the rewards and the credit above, and use others"
+        )
 
 
 def run_ablate(
@@ -90,6 +111,29 @@ def _left_out(source: Source, span: str | None) -> list[str]:
     return [f"iteration {i} is left out: its rollout is unfinished" for i in source.unfinished(span)]
 
 
+def _check_memory(plan: ReplayPlan, address: str) -> None:
+    """Refuse updates for which this machine has not the memory.
+
+    Raises:
+        UsageError: how much they need, and what is the largest part.
+    """
+    if plan.training is None:
+        return
+    from pipeline.checks import memory_problem
+
+    trainers = plan.training.trainers
+    here = trainers.settings.cluster.model_copy(update={"address": address})
+    settings = trainers.settings.model_copy(update={"cluster": here})
+    if problem := memory_problem(replace(trainers, settings=settings)):
+        raise UsageError(problem)
+
+
+def _address(cluster: ClusterSection, changes: Sequence[Change]) -> str:
+    """Where Ray runs: here, also for a run that was made on a cluster, unless the replay's own settings
+    name one."""
+    return cluster.address if any(key == "cluster.address" for key, _, _ in changes) else "local"
+
+
 @contextmanager
 def held(folder: Folder) -> Iterator[None]:
     """One writer per replay. The run itself is not locked: it may be training."""
@@ -107,25 +151,25 @@ def held(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def ray_when_needed(
-    cluster: ClusterSection, changes: Sequence[Change], *, signals: bool = True
+    cluster: ClusterSection,
+    changes: Sequence[Change],
+    check: Callable[[], None] = lambda: None,
+    *,
+    signals: bool = True,
 ) -> Iterator[Callable[[], None]]:
-    """A function that starts Ray when it is first called; Ray ends with the block.
-
-    Ray is started here, also for a run that was made on a cluster, unless the replay's own settings
-    name one.
-    """
+    """A function that starts Ray when it is first called, after `check`; Ray ends with the block."""
     import ray
 
     from pipeline.cluster import start_ray
 
-    address = cluster.address if any(key == "cluster.address" for key, _, _ in changes) else "local"
     started = False
 
     def start() -> None:
         nonlocal started
         if started or ray.is_initialized():
             return
-        start_ray(address, cluster.object_store_gib)
+        check()
+        start_ray(_address(cluster, changes), cluster.object_store_gib)
         started = True
         if signals:
             raise_on_stop_signals()  # starting Ray puts its own handlers in their place

@@ -1,4 +1,4 @@
-"""What a replay runs: the pure stages with new settings, and the folder that they write to."""
+"""What a replay runs: the pure stages with new settings, updates if it trains, and where it writes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pipeline.evaluation import metric_sections
 from pipeline.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
+from pipeline.replays.training import Training, training_of
 from pipeline.settings import Settings
 from pipeline.sharing import model_map
 from pipeline.store import Folder, IterationStore, input_hashes, plain
@@ -35,7 +36,8 @@ LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One replay, checked. `again` runs every stage, changed or not."""
+    """One replay, checked. `again` runs every stage, changed or not. With `training`, the updates of an
+    iteration come with `with_updates`; before that the plan has what all iterations share."""
 
     source: Source
     settings: Settings
@@ -46,6 +48,7 @@ class ReplayPlan:
     label: str
     until: str
     again: bool = False
+    training: Training | None = None
 
     @property
     def folder(self) -> Folder:
@@ -61,7 +64,18 @@ class ReplayPlan:
             "split": self.source.split,
             "all": self.again,
             "settings": depends_on(self.settings),
+            **({"update": self.training.identity} if self.training else {}),
         }
+
+    def with_updates(self, index: int, begins: Mapping[str, int]) -> ReplayPlan:
+        """The plan of iteration `index` with the stages that train on it, from these versions by model."""
+        assert self.training is not None
+        own = self.training.fingerprints(index, begins)
+        return replace(
+            self,
+            stages=(*self.stages, *self.training.stages(index)),
+            fingerprints={**self.fingerprints, **own},
+        )
 
     def fingerprints_at(self, stored: Stored) -> dict[str, Mapping[str, Any]]:
         """Stored scores are what they are: theirs are those of the run."""
@@ -79,6 +93,7 @@ def replay_plan(
     label: str | None = None,
     until: str | None = None,
     again: bool = False,
+    update: Sequence[int] = (),
 ) -> ReplayPlan:
     """Check changed settings against the run that they are of. Loads plug-ins, but no data and no model.
 
@@ -87,18 +102,25 @@ def replay_plan(
         label: names the replay; by default it follows from what changed.
         until: the last stage to run, one of STEPS; by default all of them.
         again: run every stage, also those that nothing changed.
+        update: the iterations to train on, in order; none trains on nothing.
 
     Raises:
         UsageError: a setting that stored turns can't follow, or that can't work.
     """
-    changes = tuple(changes_of(source.run, settings, split=source.split))
+    if update and (source.split is not None or until is not None):
+        option = "--until" if source.split is None else "--split"
+        raise UsageError(f"{option} leaves out what an update reads; leave it out, or leave out --update")
+    changes = tuple(changes_of(source.run, settings, split=source.split, update=bool(update)))
+    training = None
     if source.split is not None:
         if until is not None:
             raise UsageError(f"--until {until}: an evaluation has one stage to replay; leave it out")
         stages, fingerprints = _evaluation(settings)
         tokens: tuple[TokenSpec, ...] = ()
     else:
-        stages, fingerprints, tokens = _training(settings)
+        stages, fingerprints, tokens = _pure(settings, with_tokens=not update)
+        if update:
+            training = _training(source, settings, update)
     plan = ReplayPlan(
         source,
         settings,
@@ -109,6 +131,7 @@ def replay_plan(
         label="",
         until=until or STEPS[-1],
         again=again,
+        training=training,
     )
     return replace(plan, label=checked_label(label) if label else default_label(plan))
 
@@ -138,17 +161,19 @@ def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]
 
 def check_scores(plan: ReplayPlan, stored: Stored) -> None:
     """Refuse token advantages that need a forward pass which the run did not make."""
-    if not any(isinstance(stage, AdvantageStage) for stage in plan.stages):
-        return
+    read = {stage.model_id for stage in plan.stages if isinstance(stage, StoredScoresStage)}
     for spec in plan.tokens:
+        if spec.model_id not in read:
+            continue
         manifest = stored.manifests.get(f"score/{spec.model_id}")
         have = set(manifest.fingerprint["needs"]) if manifest is not None else set()
         if missing := sorted(spec.needs - have):
             raise UsageError(
                 f"iteration {stored.index}: the token advantages of model {spec.model_id!r} need "
                 f"{' and '.join(missing)} of its trainer's forward pass, and the run stored "
-                f"{', '.join(sorted(have)) or 'none'}; a replay loads no model: use --until credit, "
-                "or run an iteration with these settings (python -m pipeline run iteration), which has them"
+                f"{', '.join(sorted(have)) or 'none'}; without --update a replay loads no "
+                "model: use --until credit, or run an iteration with these settings (python -m pipeline run "
+                "iteration), which has them"
             )
 
 
@@ -160,12 +185,18 @@ def default_label(plan: ReplayPlan) -> str:
     ]
     words += [key.rsplit(".", 1)[-1] for key, _, now in plan.changes if not isinstance(now, str | float)]
     words = [*([plan.source.split] if plan.source.split else []), *words, *(["all"] if plan.again else [])]
+    words += ["update"] if plan.training else []
     text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words) or "unchanged").strip("-.")[:40].rstrip("-.")
     return f"{text or 'replay'}-{digest}"
 
 
-def _training(
-    settings: Settings,
+def _training(source: Source, settings: Settings, indices: Sequence[int]) -> Training:
+    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
+    return training_of(source, settings, workflow, model_map(settings), credit_method(settings), indices)
+
+
+def _pure(
+    settings: Settings, *, with_tokens: bool
 ) -> tuple[list[Stage], dict[str, dict[str, Any]], tuple[TokenSpec, ...]]:
     workflow = load_workflow(settings.workflow.use, workflow_options(settings))
     models = model_map(settings)
@@ -178,7 +209,7 @@ def _training(
         CreditStage(method, leave_out_silent(settings)),
         partition,
     ]
-    if any(spec.does_something for spec in tokens):
+    if with_tokens and any(spec.does_something for spec in tokens):
         stages += [StoredScoresStage(spec.model_id) for spec in tokens if spec.needs]
         stages.append(AdvantageStage(tokens))
     return stages, pure_fingerprints(settings, partition, specs), tokens

@@ -1,14 +1,104 @@
-"""An ablation in MLflow: a run for each variant, under a parent that names the run they are of."""
+"""Replays in MLflow: a run that names its source; of an ablation a run for each variant, under a parent."""
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 from pipeline import store
-from pipeline.metrics import slug
+from pipeline.artifacts import all_updates, csv_of
+from pipeline.execution import Finished
+from pipeline.metrics import iteration_metrics, slug
 from pipeline.mlflow_store import artifact_folder, run_tags, tracking_uri
+from pipeline.render import brief
 from pipeline.replays.ablation import Ablation
+from pipeline.replays.ablation_plot import ablation_files
+from pipeline.replays.movement import Movement
+from pipeline.replays.replayer import Replayed
+from pipeline.settings import settings_toml
+from pipeline.store import Run
 from pipeline.tracking import MlflowTracker
+from stages.tables import TableRef
+
+
+def record_replay(result: Replayed) -> str | None:
+    """Log a replay where the run's [tracking] says: each iteration at its number; how to open its page.
+
+    None where `tracking.uri` is "none", MLflow does not answer, or nothing was replayed. What is logged
+    once is not logged again.
+    """
+    plan, run = result.plan, result.plan.source.run
+    tracking = plan.settings.tracking
+    if tracking.uri == "none" or not result.done:
+        return None
+    uri, folder = _uri_of(run, tracking.uri), plan.folder.url
+    tags = _tags_of(run, plan.settings.workflow.use) | {
+        "kind": "replay with updates" if plan.training else "replay",
+        "replay": plan.label,
+        "run_folder": folder,
+        **{f"set/{key}": brief(now) for key, _, now in plan.changes},
+    }
+    begun = json.loads(plan.folder.read_text("replay.json") or "{}").get("created_at")
+    tracker = _tracker(uri, tracking.experiment)
+    try:
+        dump = plan.settings.model_dump(mode="json")
+        tracker.start(f"{run.name} replay {plan.label}", None, dump, tags, f"{folder} {begun}")
+        for index, done in result.done.items():
+            at = max(m.finished_at for m in done.manifests.values())
+            if plan.source.split is None:
+                metrics = replay_metrics(done, result.own_tables(index), result.moved.get(index))
+                tracker.log_iteration(index, metrics, functools.partial(_files_of, result, index), at)
+            else:
+                metrics = score_metrics(plan.source.split, result.scores[index]["scores"])
+                tracker.log_evaluation(plan.source.split, index, metrics, at=at)
+        return tracker.link()
+    finally:
+        tracker.close()
+
+
+def _files_of(result: Replayed, index: int) -> dict[str, bytes]:
+    """What goes with the metrics of one replayed iteration."""
+    plan, moved = result.plan, result.moved.get(index)
+    files = {
+        "settings.toml": settings_toml(plan.settings).encode(),
+        "result.json": store.dump(moved.as_dict() if moved else {}).encode(),
+    }
+    if plan.training:
+        files["updates.csv"] = csv_of(all_updates(result.own_tables(index))).encode()
+    return files
+
+
+def replay_metrics(done: Finished, own: dict[str, TableRef], moved: Movement | None) -> dict[str, float]:
+    """One replayed iteration: updates, rows and times of the stages that ran (their tables are `own`), and by
+    role the returns and advantages beside the stored ones; means are over turns."""
+    updates = {name: table for name, table in own.items() if name.startswith("updates/")}
+    seconds = {name: manifest.seconds for name, manifest in done.manifests.items()}
+    metrics = iteration_metrics(updates, done.accounts, seconds)
+    for row in moved.rows() if moved else ():
+        values = {
+            "turns": row["turns_after"],
+            "return_mean": row["return_after"],
+            "advantage_abs_mean": row["advantage_abs_after"],
+            "stored_return_mean": row["return_before"],
+            "stored_advantage_abs_mean": row["advantage_abs_before"],
+            "same_sign_rate": row["same_sign"],
+            "advantage_correlation": row["correlation"],
+        }
+        role = f"role/{slug(row['role'])}" if row["role"] else "role/none"
+        metrics |= {f"{role}/{name}": float(value) for name, value in values.items() if value is not None}
+    return metrics
+
+
+def score_metrics(split: str, scores: list[dict[str, Any]]) -> dict[str, float]:
+    """The scores of one replayed evaluation, under the names that evaluations have."""
+    metrics: dict[str, float] = {}
+    for score in scores:
+        name = f"evaluate/{slug(split)}/{slug(score['name'])}"
+        values = {name: score["mean"], f"{name}/low": score["low"], f"{name}/high": score["high"]}
+        metrics |= {key: value for key, value in values.items() if value is not None}
+        metrics |= {f"{name}/pass_at_{k}": value for k, value in score["pass_at"].items()}
+    return metrics
 
 
 def record(found: Ablation) -> str | None:
@@ -22,12 +112,9 @@ def record(found: Ablation) -> str | None:
     settings = next(iter(plans.values())).settings
     if settings.tracking.uri == "none":
         return None
-    uri = tracking_uri(settings.tracking.uri, run.folder.url.rpartition("/")[0])
-    at = found.folder.url
-    tags = run_tags(run.info["regime"], settings.workflow.use) | {
+    uri, at = _uri_of(run, settings.tracking.uri), found.folder.url
+    tags = _tags_of(run, settings.workflow.use) | {
         "kind": "ablation",
-        "source_run": run.folder.url,
-        "source_run_id": str(run.info.get("tracker", {}).get("run_id")),
         "iterations": ", ".join(map(str, found.indices)),
         "run_folder": at,
     }
@@ -40,7 +127,7 @@ def record(found: Ablation) -> str | None:
         parent_id = parent.start(f"{run.name} ablation {label}", None, what, tags, at)
         files = {
             "ablation.json": store.dump(found.agreement.as_dict()).encode(),
-            "roles.csv": found.agreement.roles.write_csv().encode(),
+            **ablation_files(found.agreement),
         }
         parent.log_evaluation("ablation", 0, parent_metrics(found), lambda: files)
         if parent_id is None:
@@ -80,6 +167,18 @@ def variant_metrics(found: Ablation, name: str) -> dict[str, float]:
         total = sum(row["return_mean"] * row["turns"] for row in rows if row["return_mean"] is not None)
         metrics["return/mean"] = total / metrics["turns"]
     return metrics
+
+
+def _uri_of(run: Run, uri: str | None) -> str:
+    return tracking_uri(uri, run.folder.url.rpartition("/")[0])
+
+
+def _tags_of(run: Run, use: str) -> dict[str, str]:
+    """Tags of whatever is made from the stored turns of a run."""
+    return run_tags(run.info["regime"], use) | {
+        "source_run": run.folder.url,
+        "source_run_id": str(run.info.get("tracker", {}).get("run_id")),
+    }
 
 
 def _tracker(uri: str, experiment: str) -> MlflowTracker:

@@ -3,6 +3,8 @@
 <run>/replays/<label>/
   replay.json                   what was changed, and of which run
   00000/ source.json result.json rewards/ credit/ partition/<model>/ scores/<model>/ token_advantages/
+         updates/<model>/
+  checkpoints/<model>/<version>/    of a replay that trains
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 
 from pipeline import store
 from pipeline.execution import Finished, run_stages
+from pipeline.replays.chain import training_on
 from pipeline.replays.movement import Movement, movement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.source import Stored, check_tables, where_from
 from pipeline.replays.verify import unequal_tables
+from pipeline.updates import moved
 from stages.base import Progress, carried_of
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError
@@ -31,7 +35,7 @@ class Replayed:
 
     plan: ReplayPlan
     done: dict[int, Finished] = field(default_factory=dict)
-    moved: list[Movement] = field(default_factory=list)
+    moved: dict[int, Movement] = field(default_factory=dict)
     scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # of evaluations: see `moved_scores`
     verified: int = 0  # tables that are equal to the stored ones, bit for bit
     notes: list[str] = field(default_factory=list)
@@ -44,7 +48,20 @@ class Replayed:
 
     @property
     def movement(self) -> Movement:
-        return Movement.merged(self.moved)
+        return Movement.merged(self.moved.values())
+
+    def own_tables(self, index: int) -> dict[str, TableRef]:
+        """What the replay itself wrote of an iteration, by name."""
+        done = self.done[index]
+        return {name: done.tables[name] for m in done.manifests.values() for name in m.tables}
+
+    @property
+    def trained(self) -> bool | None:
+        """Whether any update moved weights; None for a replay without updates."""
+        if self.plan.training is None:
+            return None
+        manifests = [m for done in self.done.values() for m in done.manifests.values()]
+        return any(moved(m) for m in manifests if m.stage.startswith("update/"))
 
 
 def replay(
@@ -63,20 +80,25 @@ def replay(
 
     Raises:
         UsageError: the label holds a replay with other settings, or scores are needed that are not stored.
-        RunFailed: with `plan.again`, numbers differ from the stored ones.
+        RunFailed: nothing is left to train on, or with `plan.again`, numbers differ from the stored ones.
     """
     began = time.monotonic()
     _claim(plan)
     result = Replayed(plan)
-    for index in indices:
-        stored = plan.source.stored(index)
-        carried = _carried(plan, index, result)
-        due = due_stages(plan, stored, carried)
-        if not due:
-            continue
-        begin(plan)
-        start()
-        _replay_one(result, stored, due, carried, progress, compare)
+    with training_on(plan, indices, progress) as chain:
+        for index in indices:
+            now = plan if chain is None else chain.plan_at(index)
+            stored = plan.source.stored(index)
+            carried = _carried(now, index, result)
+            due = due_stages(now, stored, carried)
+            if not due:
+                continue
+            start()
+            begin(plan)
+            fleet = None if chain is None else chain.fleet
+            _replay_one(result, now, stored, due, carried, progress, compare, fleet)
+            if chain is not None:
+                chain.ended(index, result.done[index])
     result.seconds = time.monotonic() - began
     if result.done:
         _note_done(plan, result)
@@ -85,13 +107,15 @@ def replay(
 
 def _replay_one(
     result: Replayed,
+    plan: ReplayPlan,
     stored: Stored,
     due: Sequence[Any],
     carried: Mapping[str, TableRef],
     progress: Progress,
     compare: bool,
+    fleet: Any = None,
 ) -> None:
-    plan, place = result.plan, result.plan.place(stored.index)
+    place = plan.place(stored.index)
     tables = inputs_of(stored, due, carried)
     check_tables(tables)
     if place.folder.read_text("source.json") is None:
@@ -103,6 +127,7 @@ def _replay_one(
         plan.fingerprints_at(stored),
         what=what,
         progress=progress,
+        fleet=fleet,
         tables=dict(stored.tables) | tables,
         remedy=f"use another --label, or remove {plan.folder.url}",
     )
@@ -113,8 +138,8 @@ def _replay_one(
         result.scores[stored.index] = _scores(plan, stored, done)
         place.folder.write_text("result.json", store.dump(result.scores[stored.index]))
     elif compare:
-        result.moved.append(movement_of(stored, done, progress))
-        place.folder.write_text("result.json", store.dump(result.moved[-1].as_dict()))
+        found = result.moved[stored.index] = movement_of(stored, done, progress)
+        place.folder.write_text("result.json", store.dump(found.as_dict()))
 
 
 def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:

@@ -41,6 +41,8 @@ _UPDATES: Final = (
     "roles.*.ppo.*",
     "models.*.trainer.*",
 )
+_FORWARD: Final = ("critic", "critic.*", "models.*.critic*", "models.*.reference")
+_TRAINS: Final = (*_UPDATES, *_FORWARD, "checkpoints.*", "run.max_iterations_without_signal")
 
 
 def stored_settings(run: Run) -> dict[str, Any]:
@@ -72,15 +74,21 @@ def with_values(run: Run, values: Mapping[str, Any], where: str) -> Settings:
     return parse_settings(raw, where)
 
 
-def changes_of(run: Run, settings: Settings, *, split: str | None = None) -> list[Change]:
+def changes_of(
+    run: Run, settings: Settings, *, split: str | None = None, update: bool = False
+) -> list[Change]:
     """The settings that differ from the run's own, refused where stored turns can't follow them.
+
+    Args:
+        split: of a replay of evaluations.
+        update: the replay trains, so what updates depend on may change too.
 
     Raises:
         UsageError: naming the setting, both values and what to do instead.
     """
     own = parse_settings(stored_settings(run), f"settings of run {run.name!r}")
     found = list(different(*(plain(s.model_dump(mode="json")) for s in (own, settings))))
-    allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS))
+    allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS), *(_TRAINS if update else ()))
     for key, before, now in found:
         if not _is_of(key, allowed):
             raise UsageError(f"{key}: {before!r} → {now!r}: {_why_not(key, split)}")
@@ -105,10 +113,11 @@ def _why_not(key: str, split: str | None) -> str:
         return (
             "only an update depends on it, and this replay makes none; pass --update to train on the result"
         )
-    if _is_of(key, ("critic", "critic.*", "models.*.critic*", "models.*.reference")):
+    if _is_of(key, _FORWARD):
         return (
             "values and reference logprobs come from a model's forward pass and are read as they are stored; "
-            "for others, start a run of its own (python -m pipeline run iteration)"
+            "for others pass --update, which loads the model, or start a run of its own (python -m pipeline "
+            "run iteration)"
         )
     if key.startswith("evaluate."):
         return "it is of evaluations; pass --split to replay one, or leave it"

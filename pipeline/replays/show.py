@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.render import cell, number, open_table, places, visible
+from pipeline.artifacts import update_summaries
+from pipeline.render import brief, cell, number, open_table, places, visible
 from pipeline.replays.replayer import Replayed
 
 
-def replay_page(result: Replayed) -> RenderableType:
+def replay_page(result: Replayed, link: str | None = None) -> RenderableType:
     """What changed and what ran, how numbers moved against the stored ones, and where the tables are."""
     plan = result.plan
     sections: list[RenderableType] = [_head(result)]
@@ -23,6 +25,16 @@ def replay_page(result: Replayed) -> RenderableType:
         new = all(row["turns_before"] == 0 for row in rows)
         title = "The run has no credit of its own yet" if new else "Moved against the stored numbers"
         sections += [Text(), Text(title, "bold"), _moved(rows)]
+    if updates := _summaries(result):
+        skipped = [u for _, u in updates if u["skipped"]]
+        sections += [Text(), Text("Updates", "bold"), _updates(updates)]
+        sections += [
+            Text(
+                f"  not updated: {visible(u['model_id'])} by iteration {u['iteration']}: {u['skipped']}",
+                "yellow",
+            )
+            for u in skipped[:4]
+        ]
     notes = [*result.notes, *(n for done in result.done.values() for n in done.notes)]
     notes = list(dict.fromkeys(notes))
     if notes:
@@ -32,10 +44,14 @@ def replay_page(result: Replayed) -> RenderableType:
     where = {"run": plan.source.run.folder.url}
     if result.done:
         where["tables"] = plan.folder.url
+    if result.trained:
+        where["checkpoints"] = f"{plan.folder.url}/checkpoints"
+    if link:
+        where["MLflow"] = link
     return Group(*sections, Text(), places(where))
 
 
-def replay_dict(result: Replayed) -> dict[str, Any]:
+def replay_dict(result: Replayed, link: str | None = None) -> dict[str, Any]:
     """The same as plain values for `--json`."""
     plan = result.plan
     return {
@@ -54,20 +70,12 @@ def replay_dict(result: Replayed) -> dict[str, Any]:
             for index, done in result.done.items()
         },
         "roles": result.movement.rows(),
+        "updates": [row for _, row in _summaries(result)],
         "verified_tables": result.verified,
         "notes": result.notes,
         "seconds": result.seconds,
+        "link": link,
     }
-
-
-def brief(value: Any) -> str:
-    """A setting in a few words: without what it leaves at None or empty."""
-    if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if v is not None and v != {} and v != []}
-        return "{" + ", ".join(f"{k} = {brief(v)}" for k, v in kept.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(brief, value)) + "]"
-    return "default" if value is None else str(value)
 
 
 def _head(result: Replayed) -> Text:
@@ -110,6 +118,30 @@ def _moved(rows: list[dict[str, Any]]) -> RenderableType:
                 if tokens
                 else []
             ),
+        )
+    return table
+
+
+def _summaries(result: Replayed) -> list[tuple[int, dict[str, Any]]]:
+    """The summary of every update, with its iteration."""
+    if result.plan.training is None:
+        return []
+    return [(index, row) for index in result.done for row in update_summaries(result.own_tables(index))]
+
+
+def _updates(rows: Sequence[tuple[int, dict[str, Any]]]) -> RenderableType:
+    """What each update did, by iteration. `gap` is to the sampler, `weight` the mean of what corrects it."""
+    columns = [">rows", ">tokens", ">loss", ">gap", ">weight", ">masked"]
+    table = open_table("  at", "model", "version", *columns)
+    for index, row in rows:
+        masked = row["importance_masked"]
+        table.add_row(
+            cell(f"  {index}"),
+            cell(row["model_id"]),
+            cell(f"{number(row['version_before'])} → {number(row['version_after'])}"),
+            *(cell(number(row[c])) for c in ("num_rows", "num_tokens", "loss", "sampler_gap_mean")),
+            cell(number(row["importance_weight_mean"])),
+            cell(None if masked is None else f"{masked:.0%}"),
         )
     return table
 

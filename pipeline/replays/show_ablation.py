@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.render import cell, number, open_table, places, visible
+from pipeline.render import brief, cell, number, open_table, places, visible
 from pipeline.replays.ablation import Ablation
 from pipeline.replays.agreement import Matrix
-from pipeline.replays.show import brief
 
 
 def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> RenderableType:
@@ -41,7 +40,12 @@ def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) 
             )
     told = [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)]
     sections += [Text(f"note: {visible(note)}", "yellow") for note in dict.fromkeys(told)]
-    where = {"tables": found.folder.url, "episodes": f"{found.folder.url}/episodes.parquet"}
+    picture = f"{found.folder.url}/ablation.png"
+    where = {
+        "tables": found.folder.url,
+        "picture": picture,
+        "episodes": f"{found.folder.url}/episodes.parquet",
+    }
     return Group(*sections, Text(), places(where | ({"MLflow": link} if link else {})))
 
 

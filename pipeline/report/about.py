@@ -15,7 +15,8 @@ from pipeline.curves import points_of
 from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.render import number, plain
 from pipeline.report.choose import Chosen
-from pipeline.report.source import Place, Source
+from pipeline.report.source import Source
+from pipeline.shelf import Place
 from pipeline.store import Run
 
 
@@ -41,7 +42,7 @@ def about(
             "title": source.title,
             "where": _where(run),
             "created": _day(run.info.get("created_at")),
-            "facts": _facts(settings, run.info.get("regime")),
+            "facts": [*_replayed(source.changes), *_facts(settings, run.info.get("regime"))],
             "settings": settings_text,
             "versions": manifests[-1].packages if manifests else {},
             "shown": chosen.shown,
@@ -49,7 +50,7 @@ def about(
             "how": chosen.how,
             "texts_only": list(texts_only),
             "places": [_place(place, source.kind) for place in source.places],
-            "curve": [asdict(point) for point in points_of(run)] if source.kind == "run" else [],
+            "curve": [asdict(point) for point in points_of(run)] if source.has_curve else [],
         }
     )
     return found
@@ -91,6 +92,13 @@ def _metrics(
     shown = ("episodes", "turns") if kind == "evaluation" else tuple(place.tables)
     tables = {name: place.tables[name] for name in shown if name in place.tables}
     return iteration_metrics(tables, accounts, seconds) | measured
+
+
+def _replayed(changes: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    """What a replay changed; nothing for a run."""
+    if changes is None:
+        return []
+    return [("replayed with", ", ".join(f"{k} = {v}" for k, v in changes.items()) or "its own settings")]
 
 
 def _facts(settings: Mapping[str, Any], regime: str | None) -> list[tuple[str, str]]:

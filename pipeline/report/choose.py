@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.episodes import returns_of, spread
-from pipeline.report.source import Place
+from pipeline.episodes import spread, values_of
+from pipeline.shelf import Place
 from stages.tables import TableRef
 
 
@@ -64,13 +64,8 @@ def _ids_by_part(tables: Mapping[str, TableRef]) -> list[list[str]]:
 
 
 def _values(tables: Mapping[str, TableRef]) -> dict[str, float]:
-    """What orders the episodes: the first metric of an evaluation, else the mean return."""
+    """What orders the episodes."""
     found: dict[str, float] = {}
-    if "evaluation" in tables:
-        for row in tables["evaluation"].read(["episode_id", "values"]).to_pylist():
-            if row["values"] and row["values"][0]["value"] is not None:
-                found[row["episode_id"]] = row["values"][0]["value"]
-        return found
-    for index in range(len(tables["credit"].parts) if "credit" in tables else 0):
-        found |= returns_of(tables, index)
+    for index in range(len(tables["episodes"].parts) if "episodes" in tables else 0):
+        found |= values_of(tables, index)
     return found

@@ -17,6 +17,7 @@ def report(
     *,
     iteration: int | None,
     split: str | None,
+    replay: str | None,
     episodes: int | None,
     out: str | None,
     as_json: bool,
@@ -24,11 +25,11 @@ def report(
     """Write the page of a run, an iteration or an evaluation, and say where it is.
 
     Raises:
-        UsageError: there is no such run, iteration or evaluation, or the file can't be written.
+        UsageError: there is no such run, iteration, evaluation or replay, or the file can't be written.
     """
     run = find_run(root, name)
     most = EPISODES if episodes is None else episodes
-    written = write_report(run, iteration=iteration, split=split, episodes=most, out=out)
+    written = write_report(run, iteration=iteration, split=split, replay=replay, episodes=most, out=out)
     text = json.dumps(asdict(written), indent=1) if as_json else "\n".join(lines_of(written))
     sys.stdout.write(text + "\n")
 

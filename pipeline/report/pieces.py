@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow.compute as pc
 
-from pipeline.report.source import Place
+from pipeline.shelf import Place
 from pipeline.store import Run
 from stages.checkpoints import default_cache_dir
 from stages.engines.rendering import ChatRenderer

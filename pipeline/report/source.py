@@ -1,4 +1,4 @@
-"""What a report is of: a whole run, one iteration, or one evaluation."""
+"""What a report is of: a whole run or replay, one iteration, or one evaluation."""
 
 from __future__ import annotations
 
@@ -6,85 +6,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.evaluation import place_of
 from pipeline.metrics import slug
-from pipeline.store import IterationStore, Manifest, Run, tables_at
-from stages.tables import TableRef
-from workflows.errors import UsageError, did_you_mean
+from pipeline.shelf import Place, changes_of_replay, shelf_of
+from pipeline.store import Run
 
 Kind = Literal["run", "iteration", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One store: an iteration, or an evaluation after `index` iterations."""
-
-    store: IterationStore
-    tables: Mapping[str, TableRef]
-    manifests: Sequence[Manifest]
-    finished: bool
-
-    @property
-    def index(self) -> int:
-        return self.store.index
-
-
-@dataclass(frozen=True, slots=True)
 class Source:
-    """What to read, what to call it, and the name of its file."""
+    """What to read, what to call it, and where its file goes."""
 
     run: Run
     kind: Kind
     title: str
     file: str
     places: tuple[Place, ...]
+    changes: Mapping[str, str] | None = None  # of a replay: the settings that it changed
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether it is of a whole run, as that one learned."""
+        return self.kind == "run" and self.changes is None
 
 
-def source_of(run: Run, iteration: int | None, split: str | None) -> Source:
-    """The run, or one iteration of it; with `split` the evaluation on it, the newest by default.
+def source_of(run: Run, iteration: int | None, split: str | None, replay: str | None = None) -> Source:
+    """The run, or one iteration of it; with `split` the evaluation on it, the newest by default; the same of
+    what a replay made.
 
     Raises:
-        UsageError: there is no such iteration or evaluation; the message says what there is.
+        UsageError: there is no such iteration, evaluation or replay; the message says what there is.
     """
-    if split is not None:
-        return _evaluation(run, iteration, split)
-    indices = run.iterations()
-    if not indices:
-        raise UsageError(f"run {run.name!r} at {run.folder.url} has no iteration yet")
-    if iteration is not None and iteration not in indices:
-        raise UsageError(
-            f"run {run.name!r} has no iteration {iteration}; it has {indices[0]} to {indices[-1]}"
-        )
-    places = tuple(_iteration(run, i) for i in (indices if iteration is None else [iteration]))
-    if iteration is None:
-        return Source(
-            run, "run", f"{len(places)} iterations" if len(places) > 1 else "1 iteration", "run.html", places
-        )
-    return Source(run, "iteration", f"iteration {iteration}", f"iteration-{iteration:05d}.html", places)
+    shelf = shelf_of(run, split=split, replay=replay)
+    index = shelf.chosen(iteration)
+    whose, folder, changes = "", run.folder.url, None
+    if replay is not None:
+        whose, folder = f"replay {replay}, ", f"{run.folder.url}/replays/{replay}"
+        changes = changes_of_replay(run, replay)
 
+    def source(kind: Kind, title: str, name: str, indices: Sequence[int]) -> Source:
+        places = tuple(shelf.place(i) for i in indices)
+        return Source(run, kind, whose + title, f"{folder}/report/{name}.html", places, changes)
 
-def _iteration(run: Run, index: int) -> Place:
-    tables, manifests = tables_at(run.iteration(index))
-    return Place(run.iteration(index), tables, manifests, run.is_finished(index))
-
-
-def _evaluation(run: Run, index: int | None, split: str) -> Source:
-    folder = run.folder.child("evaluations")
-    splits = folder.names()
-    if slug(split) not in splits:
-        raise UsageError(
-            f"run {run.name!r} has no evaluation on split {split!r}{did_you_mean(split, splits)}; it has "
-            f"evaluations on: {', '.join(splits) or 'none'} (`python -m pipeline run evaluate`)"
-        )
-    indices = [int(name) for name in folder.child(slug(split)).names() if name.isdigit()]
-    if not indices or (index is not None and index not in indices):
-        raise UsageError(
-            f"run {run.name!r} has no evaluation on {split!r} after {index or 0} iterations; there are some "
-            f"after: {', '.join(map(str, indices)) or 'none'}"
-        )
-    store = place_of(run, split, indices[-1] if index is None else index)
-    tables, manifests = tables_at(store)
-    finished = store.folder.read_text("result.json") is not None
-    title = f"evaluation on {split} after {store.index} iterations"
-    file = f"evaluation-{slug(split)}-{store.index:05d}.html"
-    return Source(run, "evaluation", title, file, (Place(store, tables, manifests, finished),))
+    if shelf.split is not None:
+        name = f"evaluation-{slug(shelf.split)}-{index:05d}"
+        return source("evaluation", shelf.title(index), name, [index])
+    if iteration is not None:
+        return source("iteration", shelf.title(index), f"iteration-{index:05d}", [index])
+    count = len(shelf.indices)
+    return source("run", f"{count} iterations" if count > 1 else "1 iteration", "run", shelf.indices)

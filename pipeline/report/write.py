@@ -39,21 +39,22 @@ def write_report(
     *,
     iteration: int | None = None,
     split: str | None = None,
+    replay: str | None = None,
     episodes: int = EPISODES,
     out: str | None = None,
 ) -> Report:
-    """Write the page of a run, an iteration, or an evaluation on `split`.
+    """Write the page of a run, an iteration, or an evaluation on `split`, or of what a replay made of them.
 
     Args:
         episodes: the most that it has; of more, some are chosen, and the page says how.
-        out: a file, any fsspec URL; default: a name of its own in the run's folder `report`.
+        out: a file, any fsspec URL; default: a name of its own in the folder `report` of the run or replay.
 
     Raises:
         UsageError: there is nothing to report on, or the file can't be written.
     """
     if episodes < 1:
         raise UsageError(f"--episodes is {episodes}; a report has at least 1")
-    source = source_of(run, iteration, split)
+    source = source_of(run, iteration, split, replay)
     text, settings = settings_of(source)
     chosen = choose(source.places, episodes)
     pieces = pieces_by_model(run, settings, source.places)
@@ -72,7 +73,7 @@ def write_report(
         "turns": content.turns,
     }
     body = page(f"{run.name}: {source.title}", data, content.chunks, svg(graph, roles))
-    file = out or f"{run.folder.url}/report/{source.file}"
+    file = out or source.file
     try:
         write_bytes(file, body)
     except OSError as error:

@@ -135,7 +135,7 @@ def load(unit: Unit, uri: str, version: int) -> UpdateReport | None:
     import torch
 
     manifest = read_manifest(uri)
-    if problem := _foreign(manifest, unit.spec, version):
+    if problem := foreign(manifest, unit.spec, version):
         raise RunFailed(f"can't resume model {unit.spec.model_id!r} from {uri}: {problem}")
     with _fetched(uri, manifest, unit.rank) as folder:
         loaded, _ = unit.engine.load_checkpoint(str(folder / "trainer"), tag=TAG)
@@ -151,7 +151,8 @@ def load(unit: Unit, uri: str, version: int) -> UpdateReport | None:
     return UpdateReport(**report) if report else None
 
 
-def _foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | None:
+def foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | None:
+    """Why a trainer of `spec` can't resume from the checkpoint of this manifest, in words; None if it can."""
     if not any(file["name"].startswith("trainer/") for file in manifest["files"]):
         return "it holds weights only, without the optimizer's state; choose one that was saved whole"
     expected = {

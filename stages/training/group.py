@@ -94,6 +94,7 @@ class TrainerGroup:
         on_progress: Progress | None = None,
         advantages: TableRef | None = None,
         scores: TableRef | None = None,
+        off_policy: bool = False,
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
@@ -108,13 +109,17 @@ class TrainerGroup:
             advantages: `token_advantages/<model>`, part by part with the rows of the partition; without
                 it a row's `advantage` stands for each of its tokens.
             scores: `scores/<model>`, likewise; what it does not have (old logprobs, values) is computed.
+            off_policy: take rows that other weights sampled; they must have importance weights, which
+                carry the loss from their sampler to the trainer's weights as they are.
 
         Raises:
             RunFailed: rows of another version, a partition made for more ranks, tables whose rows do
                 not belong together or that lack what the loss needs, a loss or gradient that is not
                 finite, or a rank that died or fell silent.
         """
-        reports = self._call("update", "update", partition, iteration, advantages, scores, watch=on_progress)
+        reports = self._call(
+            "update", "update", partition, iteration, advantages, scores, off_policy, watch=on_progress
+        )
         self._version = reports[0].version_after
         return reports[0]
 
@@ -124,6 +129,7 @@ class TrainerGroup:
         sink: TableSink,
         needs: frozenset[str],
         on_progress: Progress | None = None,
+        off_policy: bool = False,
     ) -> list[Part]:
         """Forward over all rows: part k of `scores/<model>` has the rows of part k of the partition.
 
@@ -133,14 +139,14 @@ class TrainerGroup:
             partition: the rows; a part holds those of one rank.
             sink: where the parts go.
             needs: of "old", "reference" and "values"; columns that are not needed are null.
-            on_progress: as for `update`.
+            on_progress, off_policy: as for `update`.
 
         Raises:
             RunFailed: rows of another version, no critic or reference where one is needed, or a rank
                 that died or fell silent.
         """
         written: dict[int, Part] = {}
-        for parts in self._call("score", "score", partition, sink, needs, watch=on_progress):
+        for parts in self._call("score", "score", partition, sink, needs, off_policy, watch=on_progress):
             written |= parts
         return [written[index] for index in range(len(partition.parts))]
 

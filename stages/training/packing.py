@@ -101,14 +101,15 @@ def problem_with(
     rows: pa.Table,
     *,
     model_id: str,
-    version: int,
+    version: int | None,
     vocabulary: int,
     ranks: int,
     window: int | None = None,
 ) -> str | None:
     """Why these rows can't be trained on, as half a sentence that names the first such row; else None.
 
-    `window` is what the model's sliding attention sees, where rows are packed, which knows no window.
+    `version` is that of the weights which must have sampled them; None takes rows of any. `window` is what
+    the model's sliding attention sees, where rows are packed, which knows no window.
     """
     lists = [c for c in (*ADVANTAGE_COLUMNS, *SCORE_COLUMNS) if c in rows.column_names]
     for row in rows.to_pylist():
@@ -117,7 +118,7 @@ def problem_with(
         logprobs = row["behaviour_logprobs"] or []
         if row["model_id"] != model_id:
             return f"{where} is of model {row['model_id']!r}, not {model_id!r}"
-        if row["policy_version"] != version:
+        if version is not None and row["policy_version"] != version:
             return (
                 f"{where} was sampled from version {row['policy_version']}, but the trainer is at "
                 f"version {version}; exclude such rows before the partition"

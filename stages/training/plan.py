@@ -64,7 +64,11 @@ class MiniBatch:
 
 
 def plan_update(
-    unit: Unit, partition: TableRef, advantages: TableRef | None, scores: TableRef | None
+    unit: Unit,
+    partition: TableRef,
+    advantages: TableRef | None,
+    scores: TableRef | None,
+    off_policy: bool = False,
 ) -> tuple[list[MiniBatch], Counter[str]]:
     """This rank's rows as mini-batches that all ranks agree on, and the rows left out, by reason.
 
@@ -72,7 +76,7 @@ def plan_update(
         RunFailed: on every rank, if any rank has rows that can't be trained on.
     """
     spec = unit.spec
-    rows, excluded, problem = read_rows(unit, partition, advantages, scores)
+    rows, excluded, problem = read_rows(unit, partition, advantages, scores, off_policy)
     mine = split(rows, spec.shared_prefix) if problem is None else {}
     if empty := rows.num_rows - sum(len(b.keys) for batches in mine.values() for b in batches):
         excluded[NO_RESPONSE] += empty
@@ -119,7 +123,11 @@ def _has_signal(loss: LossSpec, batch: MicroBatch) -> bool:
 
 
 def read_rows(
-    unit: Unit, partition: TableRef, advantages: TableRef | None, scores: TableRef | None
+    unit: Unit,
+    partition: TableRef,
+    advantages: TableRef | None,
+    scores: TableRef | None,
+    off_policy: bool = False,
 ) -> tuple[pa.Table, Counter[str], str | None]:
     """The rows of this rank with all that is known of them, those left out by reason, and any problem.
 
@@ -158,12 +166,13 @@ def read_rows(
     problem = problem_with(
         rows,
         model_id=spec.model_id,
-        version=unit.version,
+        version=None if off_policy else unit.version,
         vocabulary=unit.vocabulary,
         ranks=spec.ranks,
         window=unit.window,
     )
-    return rows, excluded, problem or _missing(unit, rows) or _stale(unit, scores)
+    problem = problem or _missing(unit, rows) or _stale(unit, scores)
+    return rows, excluded, problem or (_uncorrected(unit, rows) if off_policy else None)
 
 
 def _of_rank(owner: pa.ChunkedArray, rank: int, ranks: int) -> pa.ChunkedArray:
@@ -214,6 +223,16 @@ def _missing(unit: Unit, rows: pa.Table) -> str | None:
     if spec.critic is not None and "returns" not in rows.column_names:
         return "there is a critic, but no returns for it to learn; the plan lacks an advantage stage"
     return None
+
+
+def _uncorrected(unit: Unit, rows: pa.Table) -> str | None:
+    """Rows of other weights need their importance weights, but where they are imitated."""
+    if not rows.num_rows or unit.spec.loss.name == "supervised" or "importance_weights" in rows.column_names:
+        return None
+    return (
+        "its rows were sampled by other weights than the trainer's, and they have no importance_weights; set "
+        'ppo.importance to "truncated" or "masked"'
+    )
 
 
 def _stale(unit: Unit, scores: TableRef | None) -> str | None:

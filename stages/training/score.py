@@ -19,7 +19,9 @@ from workflows.errors import RunFailed
 from workflows.trajectory import SCORES, TURN_KEYS, rows_to_table
 
 
-def run_score(unit: Unit, partition: TableRef, sink: TableSink, needs: frozenset[str]) -> dict[int, Part]:
+def run_score(
+    unit: Unit, partition: TableRef, sink: TableSink, needs: frozenset[str], off_policy: bool = False
+) -> dict[int, Part]:
     """Score and write the parts of this rank; by number. See `TrainerGroup.score`.
 
     Raises:
@@ -34,11 +36,13 @@ def run_score(unit: Unit, partition: TableRef, sink: TableSink, needs: frozenset
         owner = owners[0].as_py() if len(owners) else index % unit.spec.ranks
         if owner == unit.rank or (unit.rank == 0 and not 0 <= owner < unit.spec.ranks):
             rows = partition.read_part(index, COLUMNS)
-            parts[index] = sink.write_part(index, score_rows(unit, rows, partition.folder, needs))
+            parts[index] = sink.write_part(index, score_rows(unit, rows, partition.folder, needs, off_policy))
     return parts
 
 
-def score_rows(unit: Unit, rows: pa.Table, where: str, needs: frozenset[str]) -> pa.Table:
+def score_rows(
+    unit: Unit, rows: pa.Table, where: str, needs: frozenset[str], off_policy: bool = False
+) -> pa.Table:
     """The `SCORES` rows of partition rows, in their order. A row without a response gets empty lists."""
     spec = unit.spec
     # advantages come later, so a row without one is no problem here
@@ -47,7 +51,7 @@ def score_rows(unit: Unit, rows: pa.Table, where: str, needs: frozenset[str]) ->
     problem = problem_with(
         rows,
         model_id=spec.model_id,
-        version=unit.version,
+        version=None if off_policy else unit.version,
         vocabulary=unit.vocabulary,
         ranks=spec.ranks,
         window=unit.window,

@@ -39,6 +39,7 @@ def run_update(
     iteration: int,
     advantages: TableRef | None,
     scores: TableRef | None,
+    off_policy: bool = False,
 ) -> UpdateReport:
     """See `TrainerGroup.update`; every rank calls this and gets the same report."""
     last = unit.last_report
@@ -50,7 +51,7 @@ def run_update(
             f"iteration {iteration} now; resume from an older checkpoint to redo it"
         )
     started = time.perf_counter()
-    plan, excluded = plan_update(unit, partition, advantages, scores)
+    plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
     steps, total = [], Totals()
     if any(m.skipped is None for m in plan):
         if unit.spec.epochs * len(plan) > 1:

@@ -89,24 +89,27 @@ class TrainWorker:
         iteration: int,
         advantages: TableRef | None = None,
         scores: TableRef | None = None,
+        off_policy: bool = False,
     ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
 
         self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        report = run_update(self.unit, partition, iteration, advantages, scores)
+        report = run_update(self.unit, partition, iteration, advantages, scores, off_policy)
         self._failed = False
         self.unit.version = report.version_after
         self.unit.last_report = report
         return report
 
-    def score(self, partition: TableRef, sink: TableSink, needs: frozenset[str]) -> dict[int, Part]:
+    def score(
+        self, partition: TableRef, sink: TableSink, needs: frozenset[str], off_policy: bool = False
+    ) -> dict[int, Part]:
         """Score and write this rank's parts. Not collective. See `TrainerGroup.score`."""
         from stages.training.score import run_score
 
         self._refuse_after_failure()
-        return run_score(self.unit, partition, sink, needs)
+        return run_score(self.unit, partition, sink, needs, off_policy)
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""

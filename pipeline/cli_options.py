@@ -1,0 +1,22 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Config = Annotated[str, typer.Option("--config", "-c", help="The settings file.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable)."),
+]
+RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Root = Annotated[str, typer.Option("--root", help="Where runs lie.")]
+Replay = Annotated[
+    str | None,
+    typer.Option(
+        "--replay", help="The label of a replay of the run, or ABLATION/VARIANT, instead of the run."
+    ),
+]
