@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from pipeline.folder import Folder
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.render import echo, make_console, plain
@@ -22,7 +23,6 @@ from pipeline.replays.variants import variant_plans
 from pipeline.runs import find_run
 from pipeline.settings import ClusterSection
 from pipeline.signals import raise_on_stop_signals
-from pipeline.store import Folder
 
 
 def run_replay(
@@ -98,10 +98,11 @@ def held(folder: Folder) -> Iterator[None]:
         with RunLock(folder):
             yield
     finally:
-        if not begun and set(folder.names()) <= {"lock"}:  # there was nothing to run
+        # there was nothing to run; on object stores there are no empty folders
+        if folder.is_local and not begun and set(folder.names()) <= {"lock"}:
             folder.fs.rm(folder.path, recursive=True)
             above = folder.path.rpartition("/")[0]
-            if folder.is_local and not folder.fs.ls(above):  # elsewhere there are no empty folders
+            if not folder.fs.ls(above):
                 folder.fs.rmdir(above)
 
 
