@@ -27,6 +27,7 @@ class Played:
     turns: Sequence[Row]
     rewards: Sequence[Row] = field(default=())
     credit: Sequence[Row] = field(default=())
+    evaluation: Row | None = None  # of an evaluation's episode
 
 
 def find_episode(tables: Mapping[str, TableRef], episode_id: str, *, full: bool = False) -> Played | None:
@@ -73,6 +74,7 @@ def _load(tables: Mapping[str, TableRef], index: int, ids: Sequence[str], full: 
     episodes = {r["episode_id"]: r for r in _rows(tables, "episodes", index, "episode_id", ids)}
     tasks_of = [episodes[e]["task_id"] for e in ids]
     tasks = {r["task_id"]: r for r in _rows(tables, "tasks", index, "task_id", tasks_of)}
+    evaluation = {r["episode_id"]: r for r in _rows(tables, "evaluation", index, "episode_id", ids)}
     columns = None if full else _SHOWN_TURN_COLUMNS
     rows = {
         name: _rows(tables, name, index, "episode_id", ids, columns if name == "turns" else None)
@@ -83,6 +85,7 @@ def _load(tables: Mapping[str, TableRef], index: int, ids: Sequence[str], full: 
             episodes[e],
             tasks.get(episodes[e]["task_id"]),
             **{name: [r for r in table if r["episode_id"] == e] for name, table in rows.items()},
+            evaluation=evaluation.get(e),
         )
         for e in ids
     ]
