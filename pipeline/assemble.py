@@ -5,7 +5,6 @@ Everything that can be wrong is found here, before Ray starts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +12,19 @@ from typing import Any
 from pipeline.algorithm import Algorithm, algorithms, frozen_roles, leave_out_silent
 from pipeline.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.fingerprints import fingerprints_of, identity_of
+from pipeline.fleet_specs import engine_specs, player_spec, role_settings
+from pipeline.folder import check_root
 from pipeline.mlflow_store import tracking_uri
 from pipeline.settings import DataPath, RewardSection, Settings
 from pipeline.sharing import fill_sharing, model_map
-from pipeline.trainers import adapter_of, response_limits, trainer_spec, update_stages
+from pipeline.trainers import response_limits, trainer_spec, update_stages
 from rewards.base import Credit
 from rewards.loading import load_credit, load_reward, reward_takes
 from rewards.scoring import WeightedReward, WeightedRewards
 from stages.base import Stage, check_chain
-from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
+from stages.checkpoints import CheckpointInfo
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
-from stages.engines.openai import tokenizer_folder
-from stages.engines.server import REMOTE, check_spec, resolve_kind
 from stages.partition import PartitionSpec, PartitionStage
 from stages.player import PlayerSpec
 from stages.reward import RewardStage
@@ -35,9 +34,7 @@ from stages.training.spec import TrainerSpec
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
 from workflows.errors import UsageError, did_you_mean
 from workflows.loading import load_workflow, workflow_takes
-from workflows.models import Model, ModelMap
-from workflows.play import PlayLimits
-from workflows.roles import RoleSettings
+from workflows.models import ModelMap
 from workflows.script import AnyWorkflow
 from workflows.tools.code.isolation import Sandbox
 
@@ -66,6 +63,7 @@ def assemble(settings: Settings) -> Plan:
     Raises:
         UsageError: the first thing that can't work, with what to do.
     """
+    check_root(settings.run.root)
     workflow = load_workflow(settings.workflow.use, workflow_options(settings))
     settings = fill_sharing(settings, list(workflow.roles))
     models = model_map(settings)
@@ -75,16 +73,15 @@ def assemble(settings: Settings) -> Plan:
     for tool in workflow.tools.values():
         if check := getattr(tool, "check", None):
             check()
-    engine_specs, checkpoints = _engines(settings, models)
+    engines, checkpoints = engine_specs(settings, models)
     method = credit_method(settings)
     learn = algorithms(settings, method, response_limits(settings, workflow))
-    trainer_specs = {}
+    trainers = {}
     for model in models.trainable:
-        engine, own = engine_specs[model.base_id], learn[model.model_id]
-        trainer_specs[model.model_id] = trainer_spec(
-            settings, model, engine.checkpoint, engine.adapters.get(model.model_id), own
-        )
-    player_spec = _player(settings, models, roles)
+        engine, own = engines[model.base_id], learn[model.model_id]
+        adapter = engine.adapters.get(model.model_id)
+        trainers[model.model_id] = trainer_spec(settings, model, engine.checkpoint, adapter, own)
+    player = player_spec(settings, models, roles, workflow_options(settings))
     if settings.tracking.uri != "none":
         tracking_uri(settings.tracking.uri, settings.run.root)
     stages = _stages(settings, workflow, models, tasks, method, learn)
@@ -95,10 +92,10 @@ def assemble(settings: Settings) -> Plan:
         models=models,
         tasks=tasks,
         checkpoints=checkpoints,
-        engine_specs=engine_specs,
-        trainer_specs=trainer_specs,
+        engine_specs=engines,
+        trainer_specs=trainers,
         algorithms=learn,
-        player_spec=player_spec,
+        player_spec=player,
         stages=tuple(stages),
         fingerprints=fingerprints_of(settings, stages, learn),
         identity=identity_of(settings, tasks),
@@ -138,134 +135,6 @@ def _load_tasks(settings: Settings, path: DataPath) -> LoadedTasks:
         max_bad_share=settings.data.max_bad_share,
         public_tests=settings.data.public_tests,
         limit=settings.data.limit,
-    )
-
-
-def role_settings(settings: Settings, workflow: AnyWorkflow) -> dict[str, RoleSettings]:
-    """What each role samples with. Training refuses sampling whose logprobs would not be the policy's."""
-    out = {}
-    for role, section in settings.roles.items():
-        sampling = section.sampling
-        temperature = settings.rollout.temperature if sampling.temperature is None else sampling.temperature
-        model = settings.models[str(section.model)]
-        if model.train:
-            _check_training_sampling(role, temperature, sampling.top_p, sampling.top_k)
-        own = section.max_response_tokens or workflow.roles[role].max_response_tokens
-        if own >= model.max_model_len:
-            raise UsageError(
-                f"role {role!r} may answer with {own} tokens, but model {section.model!r} has room for "
-                f"{model.max_model_len} with its prompt; raise models.{section.model}.max_model_len"
-            )
-        out[role] = RoleSettings(
-            temperature=temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            stop=sampling.stop,
-            max_response_tokens=section.max_response_tokens,
-            max_prompt_tokens=section.max_prompt_tokens,
-            demonstrations=section.demonstrations,
-        )
-    return out
-
-
-def _check_training_sampling(role: str, temperature: float, top_p: float, top_k: int) -> None:
-    if top_p < 1 or top_k > 0:
-        raise UsageError(
-            f"role {role!r} is trained but samples with top_p = {top_p:g}, top_k = {top_k}: the trainer "
-            "needs the probabilities of the whole vocabulary; use top_p = 1 and top_k = 0"
-        )
-    if temperature == 0:
-        raise UsageError(
-            f"role {role!r} is trained but samples greedily (temperature 0): every episode of a task would "
-            "be the same; use a temperature above 0, for example 1.0"
-        )
-
-
-def _engines(settings: Settings, models: ModelMap) -> tuple[dict[str, EngineSpec], dict[str, CheckpointInfo]]:
-    specs: dict[str, EngineSpec] = {}
-    infos: dict[str, CheckpointInfo] = {}
-    for model in models.models.values():
-        section = settings.models[model.model_id]
-        kind = resolve_kind(section.engine)
-        folder = ""
-        if kind == REMOTE:
-            folder = _behind_api(model, section.engine_options)
-        elif kind != "scripted" or model.trainable:
-            folder = resolve_checkpoint(section.checkpoint)
-            info = infos[model.model_id] = describe_checkpoint(folder)
-            if info.max_positions and section.max_model_len > info.max_positions:
-                raise UsageError(
-                    f"models.{model.model_id}.max_model_len = {section.max_model_len}, but the checkpoint "
-                    f"{section.checkpoint!r} knows {info.max_positions} positions; lower it"
-                )
-        adapters = dict(specs[model.base_id].adapters) if model.base_id in specs else {}
-        if model.adapter is not None:
-            adapters[model.model_id] = adapter_of(model, folder)
-        specs[model.base_id] = EngineSpec(
-            base_id=model.base_id,
-            kind=kind,
-            checkpoint=folder,
-            max_model_len=section.max_model_len,
-            dtype=section.dtype,
-            max_batch_size=section.max_batch_size,
-            kv_cache_gib=section.kv_cache_gib,
-            gpu_memory_fraction=section.gpu_memory_fraction,
-            num_gpus=section.num_gpus,
-            num_threads=_threads_of_an_engine(settings, models),
-            seed=settings.run.seed,
-            options=section.engine_options,
-            template_options=section.template_options,
-            adapters=adapters,
-        )
-        check_spec(specs[model.base_id])
-    return specs, infos
-
-
-def _behind_api(model: Model, options: Mapping[str, Any]) -> str:
-    """The folder of the tokenizer that counts prompts for an API, or nothing."""
-    if model.trainable:
-        raise UsageError(
-            f'models.{model.model_id} has engine = "openai" and train = true, but a model behind an API has '
-            f"no weights here that could be trained; set models.{model.model_id}.train = false, or give it a "
-            "checkpoint and another engine"
-        )
-    return tokenizer_folder(options, f"models.{model.model_id}")
-
-
-def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
-    """Threads of each engine on this machine's CPU; 0, which is all cores, where it is the only one.
-
-    Engines of one team decode at the same time. With more threads than cores between them they wait
-    for each other at every layer: three engines of two threads on two cores sample 3 tokens/s
-    together, where one alone samples 200.
-    """
-    cpu_engines = {
-        m.base_id
-        for m in models.models.values()
-        if not settings.models[m.model_id].num_gpus and settings.models[m.model_id].engine != REMOTE
-    }
-    if len(cpu_engines) < 2 or settings.cluster.address != "local":
-        return 0
-    return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
-
-
-def _player(settings: Settings, models: ModelMap, roles: Mapping[str, RoleSettings]) -> PlayerSpec:
-    rollout = settings.rollout
-    limits = PlayLimits(
-        max_turns=rollout.max_turns,
-        call_timeout_seconds=rollout.call_timeout_seconds,
-        tool_timeout_seconds=rollout.tool_timeout_seconds,
-        episode_timeout_seconds=rollout.episode_timeout_seconds,
-        call_attempts=rollout.call_attempts,
-    )
-    return PlayerSpec(
-        use=settings.workflow.use,
-        options=workflow_options(settings),
-        models=models,
-        roles=roles,
-        limits=limits,
-        run_seed=settings.run.seed,
-        max_in_flight=-(-rollout.max_in_flight // rollout.players),
     )
 
 

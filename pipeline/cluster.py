@@ -43,5 +43,44 @@ def _check_free_slot(seconds: float = 10.0) -> None:
         )
 
 
+def check_workers_read(url: str, seconds: float = 60.0) -> None:
+    """Refuse a file that this process has written and a worker of some node can't read.
+
+    Raises:
+        RunFailed: naming the node, and what its worker found.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(num_cpus=0.01, max_retries=0)(_problem_reading)
+    nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    asked = {
+        host: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(url)
+        for node, host in nodes.items()
+    }
+    for host, answer in asked.items():
+        try:
+            problem = ray.get(answer, timeout=seconds)
+        except ray.exceptions.RayError as error:
+            problem = f"its worker gave no answer: {str(error).strip().splitlines()[-1]}"
+        if problem:
+            raise RunFailed(
+                f"node {host} of the Ray cluster can't read {url}: {problem}; the run's root must be a place "
+                "that all nodes reach, with its credentials and endpoint in the environment of each"
+            )
+
+
+def _problem_reading(url: str) -> str | None:
+    """Why this process can't read a file; None if it can."""
+    from stages.filesystem import filesystem
+
+    try:
+        fs, path = filesystem(url)
+        fs.cat_file(path)
+    except Exception as error:  # whatever it is, it goes back as words
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return None
+
+
 def _ping() -> int:
     return os.getpid()

@@ -12,11 +12,12 @@ from rich.text import Text
 from pipeline.comparison import Comparison, as_dict, compare
 from pipeline.comparison_plots import comparison_files
 from pipeline.comparison_view import comparison_page
+from pipeline.folder import Folder
 from pipeline.history import History, read_history
 from pipeline.metrics import slug
 from pipeline.render import as_text, echo, make_console, places, plain
 from pipeline.runs import find_run
-from pipeline.store import Folder, Run
+from pipeline.store import Run
 from pipeline.sweep_folder import SweepFolder, is_sweep
 from pipeline.sweep_record import FOLDER, reopen_record
 from stages.tables import write_bytes

@@ -12,9 +12,10 @@ from typing import Any
 
 from pipeline.execution import Finished
 from pipeline.fingerprints import rewards_fingerprint, team_fingerprint
+from pipeline.folder import Folder
 from pipeline.metrics import iteration_metrics, slug
 from pipeline.settings import RewardSection, Settings
-from pipeline.store import Folder, IterationStore, Run
+from pipeline.store import IterationStore, Run
 from rewards.scoring import WeightedRewards
 from stages.base import Stage
 from stages.evaluate import EvaluateStage, Score, summarise
@@ -50,6 +51,7 @@ class Evaluated:
     scores: tuple[Score, ...]
     done: Finished
     folder: str
+    best: str  # the metric that says which is better
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: what `result.json` holds and `--json` prints."""
@@ -156,7 +158,7 @@ def evaluated(plan: EvaluationPlan, run: Run, done: Finished) -> Evaluated:
     shown = {name: done.tables[name] for name in ("episodes", "turns")}
     done.metrics = iteration_metrics(shown, done.accounts, seconds)
     folder = place_of(run, plan.split, done.index).folder.url
-    return Evaluated(plan.split, done.index, tuple(scores), done, folder)
+    return Evaluated(plan.split, done.index, tuple(scores), done, folder, plan.best)
 
 
 def _fingerprints(settings: Settings, tasks: LoadedTasks, players: PlayerSpec) -> dict[str, dict[str, Any]]:

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
+from pipeline.folder import Folder
 from pipeline.shelf import replay_run
-from pipeline.store import Folder, Run
+from pipeline.store import Run
 from stages.checkpoints import resolve_checkpoint
+from stages.filesystem import filesystem, make_parent
 from workflows.errors import CadreError, UsageError, did_you_mean
 
 CHUNK = 1 << 24
@@ -121,8 +121,8 @@ def _merge(model: str, weights: Any, manifest: dict[str, Any], source: Folder, t
         merge_adapter(
             resolve_checkpoint(weights["checkpoint"]), f"{temporary}/adapter", f"{temporary}/merged"
         )
-        fs, path = fsspec.core.url_to_fs(target.url)
-        fs.makedirs(path, exist_ok=True)
+        fs, path = filesystem(target.url)
+        make_parent(fs, f"{path}/cadre.json")
         for file in sorted(Path(f"{temporary}/merged").iterdir()):
             fs.put_file(str(file), f"{path}/{file.name}")
 
@@ -136,10 +136,11 @@ def _copy_weights(manifest: dict[str, Any], source: Folder, target: str) -> None
 
 def _copy(source: str, target: str, file: dict[str, Any]) -> None:
     digest = hashlib.sha256()
-    target_fs, target_path = fsspec.core.url_to_fs(target)
-    target_fs.makedirs(target_path.rsplit("/", 1)[0], exist_ok=True)
+    source_fs, source_path = filesystem(source)
+    target_fs, target_path = filesystem(target)
+    make_parent(target_fs, target_path)
     try:
-        with fsspec.open(source, "rb") as read, target_fs.open(target_path, "wb") as write:
+        with source_fs.open(source_path, "rb") as read, target_fs.open(target_path, "wb") as write:
             while chunk := read.read(CHUNK):
                 digest.update(chunk)
                 write.write(chunk)

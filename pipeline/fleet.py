@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from stages.base import Progress, Quiet
-from stages.checkpoints import resolve_checkpoint
 from stages.engines.base import EngineSpec, Weights
 from stages.player import PlayerSpec, start_player
 from stages.training.checkpoint import read_manifest
@@ -142,9 +141,10 @@ class Fleet:
         missing = [base_id for base_id in here if base_id not in self._engines]
         if not missing:
             return
-        specs = {base_id: self._at_newest(base_id) for base_id in missing}
+        for model in self.models.models.values():
+            self._ensure_checkpoint(model.model_id, self.version_of(model.model_id))
         self.progress.start("start engines", len(missing), "engine")
-        handles = {base_id: start_engine(spec, wait=False) for base_id, spec in specs.items()}
+        handles = {b: start_engine(self.engine_specs[b], wait=False) for b in missing}
         self._engines.update(handles)  # before the wait: a failed start is released like the rest
         described = dict(zip(missing, wait_ready(list(handles.values())), strict=True))
         self.progress.advance(len(missing))
@@ -158,33 +158,17 @@ class Fleet:
                 continue
             client = connect(
                 self._engines[base_id],
-                specs[base_id],
+                self.engine_specs[base_id],
                 model_id=model.model_id,
                 description=described[base_id],
                 trainable=model.trainable,
             )
-            if model.adapter is not None:
-                self._bring_adapter_up(model.model_id, self._engines[base_id])
+            self._bring_up(model.model_id, self._engines[base_id])
             client.set_version(self.version_of(model.model_id))
             self._clients[model.model_id] = client
 
-    def _at_newest(self, base_id: str) -> EngineSpec:
-        """The engine's spec with the newest weights of its model; those of a base never change."""
-        spec = self.engine_specs[base_id]
-        if spec.adapters:
-            for model_id in spec.adapters:
-                self._ensure_checkpoint(model_id, self.version_of(model_id))
-            return spec
-        model = next(m for m in self.models.models.values() if m.base_id == base_id)
-        version = self.version_of(model.model_id)
-        if version == 0:
-            return spec
-        self._ensure_checkpoint(model.model_id, version)
-        folder = f"{self.checkpoint_uri(model.model_id, version)}/weights"
-        return replace(spec, checkpoint=resolve_checkpoint(folder), policy_version=version)
-
-    def _bring_adapter_up(self, model_id: str, engine: Any) -> None:
-        """Give an engine that started with the base alone the newest weights of one of its adapters."""
+    def _bring_up(self, model_id: str, engine: Any) -> None:
+        """Give an engine, which starts with initial weights, the newest of one of its models."""
         import ray
 
         version = self.version_of(model_id)

@@ -5,13 +5,11 @@ What `pipeline.execution` finds finished is loaded instead of run. That is all t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline import store
 from pipeline.alarms import alarms
-from pipeline.artifacts import iteration_files, note_of
 from pipeline.assemble import Plan
 from pipeline.cost import cost_metrics, total_cost
 from pipeline.curves import curve_files, points_of
@@ -19,12 +17,9 @@ from pipeline.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
 from pipeline.execution import Finished, run_stages
 from pipeline.fleet import Fleet
 from pipeline.metrics import iteration_metrics, measured_by_stages
-from pipeline.samples import Chosen, choose_episodes
-from pipeline.settings import settings_toml
-from pipeline.show import summary_of
-from pipeline.spans import trace_of
+from pipeline.recorder import Recorder
 from pipeline.store import IterationStore, Run, finished_metrics
-from pipeline.tracking import Tracker
+from pipeline.tracker import Tracker
 from pipeline.updates import moved, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
 from stages.tables import write_bytes
@@ -36,6 +31,7 @@ class Runner:
 
     def __init__(self, plan: Plan, run: Run, tracker: Tracker, progress: Progress) -> None:
         self.plan, self.run, self.tracker, self.progress = plan, run, tracker, progress
+        self.recorder = Recorder(run, tracker, plan.settings)
         self._series: dict[int, Mapping[str, float]] | None = None  # metrics of finished iterations
         settings = plan.settings
         self.fleet = Fleet(
@@ -101,6 +97,7 @@ class Runner:
             ended = on_done(self.run_iteration())
         if evaluation:
             on_evaluated(self.evaluate(evaluation))
+        self.recorder.catch_up()
         self.tracker.log_files("plots", self.curves())
 
     def evaluate(self, plan: EvaluationPlan) -> Evaluated:
@@ -130,9 +127,21 @@ class Runner:
         found = evaluated(plan, self.run, done)
         place.folder.write_text("result.json", store.dump(found.as_dict()))
         self._keep_best(plan, found)
-        at = max(m.finished_at for m in done.manifests.values())
-        self.tracker.log_evaluation(plan.split, index, found.metrics(), self.curves, at)
+        if self.recorder.evaluation(found, self.curves):
+            self._log_missed_evaluations(plan)
         return found
+
+    def _log_missed_evaluations(self, plan: EvaluationPlan) -> None:
+        """Log finished evaluations that the tracker has missed; those made with other settings can't be."""
+        for index in self.recorder.missed_evaluations(plan.split):
+            place = place_of(self.run, plan.split, index)
+            if not all(place.manifest(stage) for stage in plan.stages):
+                continue
+            try:
+                done = run_stages(plan.stages, place, plan.fingerprints, what="", progress=self.progress)
+            except UsageError:
+                continue
+            self.recorder.evaluation(evaluated(plan, self.run, done), self.curves)
 
     def curves(self) -> dict[str, bytes]:
         """The learning curves up to now, which are also left in the run's folder `report`."""
@@ -164,8 +173,7 @@ class Runner:
         done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = done.metrics
         done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
-        if iteration.folder.read_text("tracked.json") is None and self._track(done):
-            iteration.folder.write_text("tracked.json", "{}")
+        self.recorder.iteration(done)
         iteration.folder.write_text(
             "done.json",
             store.dump(
@@ -175,28 +183,6 @@ class Runner:
                     "alarms": [alarm.as_dict() for alarm in done.alarms],
                 }
             ),
-        )
-
-    def _track(self, done: Finished) -> bool:
-        """Log an iteration to the tracker; what it needs is made there, and only if it logs."""
-        settings = self.plan.settings
-        tracking = settings.tracking
-        count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
-
-        @functools.cache
-        def sample() -> list[Chosen]:
-            return choose_episodes(done.tables, count, settings.run.seed)
-
-        page = summary_of(self.run, done)
-        return self.tracker.log_iteration(
-            done.index,
-            done.metrics,
-            lambda: iteration_files(done.tables, done.accounts, settings_toml(settings), sample(), page),
-            # its time is the tables', so that logging it again after a kill gives the same point
-            at=max(m.finished_at for m in done.manifests.values()),
-            alarms=done.alarms,
-            traces=lambda: [trace_of(chosen) for chosen in sample()],
-            note=lambda: note_of(page, done.alarms),
         )
 
     def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.folder import Folder
 from pipeline.settings import Settings, settings_toml
 from pipeline.shelf import replay_labels
-from pipeline.store import Folder, Run, differences, package_versions, plain
+from pipeline.store import Run, differences, package_versions, plain
 from pipeline.sweep_folder import is_sweep
 from workflows.errors import UsageError, did_you_mean
 

@@ -23,16 +23,19 @@ class Chosen:
     why: str
 
 
-def choose_episodes(tables: Mapping[str, TableRef], count: int, seed: int) -> list[Chosen]:
+def choose_episodes(
+    tables: Mapping[str, TableRef], count: int, seed: int, metric: str | None = None
+) -> list[Chosen]:
     """Up to `count` episodes of all parts: by turns the best, the worst, a failed and any other.
 
-    Best and worst are by the mean return of an episode's turns; failed are those whose status is not ok.
+    Best and worst are by the mean return of an episode's turns, or in an evaluation by a metric of its
+    table; failed are those whose status is not ok.
     Where episodes are equal, and for those that are any, a hash of the seed and the episode decides: the
     same tables give the same choice. A kind that has no episode left is passed over.
     """
     if count < 1 or "episodes" not in tables:
         return []
-    pool = _pool(tables, seed)
+    pool = _pool(tables, seed, metric)
     chosen = dict(_by_turns(pool, count))
     places = dict(pool.select("episode_id", "part").iter_rows())
     found: dict[str, Played] = {}
@@ -61,15 +64,12 @@ def _by_turns(pool: pl.DataFrame, count: int) -> Iterator[tuple[str, str]]:
                 yield queue.pop(), kind
 
 
-def _pool(tables: Mapping[str, TableRef], seed: int) -> pl.DataFrame:
-    """Every episode: its id, status, part, mean return if it has one, and a number by chance."""
+def _pool(tables: Mapping[str, TableRef], seed: int, metric: str | None) -> pl.DataFrame:
+    """Every episode: its id, status, part, mean return or metric if it has one, and a number by chance."""
     parts = []
     for index in range(len(tables["episodes"].parts)):
         episodes = pl.DataFrame(tables["episodes"].read_part(index, ["episode_id", "status"]))
-        returns = pl.DataFrame(schema={"episode_id": pl.String, "return": pl.Float64})
-        if "credit" in tables and index < len(tables["credit"].parts):
-            credit = pl.DataFrame(tables["credit"].read_part(index, ["episode_id", "return"]))
-            returns = credit.group_by("episode_id").agg(pl.col("return").mean())
+        returns = _returns(tables, index) if metric is None else _values(tables, index, metric)
         joined = episodes.join(returns, on="episode_id", how="left")
         parts.append(joined.with_columns(part=pl.lit(index, pl.Int64)))
     if not parts:
@@ -85,3 +85,22 @@ def _pool(tables: Mapping[str, TableRef], seed: int) -> pl.DataFrame:
     pool = pl.concat(parts)
     chance = [seed_for(seed, "sample of episodes", episode) for episode in pool["episode_id"]]
     return pool.with_columns(chance=pl.Series(chance, dtype=pl.Int64))
+
+
+def _returns(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
+    """The mean return of every episode of a part that has one."""
+    if "credit" not in tables or index >= len(tables["credit"].parts):
+        return pl.DataFrame(schema={"episode_id": pl.String, "return": pl.Float64})
+    credit = pl.DataFrame(tables["credit"].read_part(index, ["episode_id", "return"]))
+    return credit.group_by("episode_id").agg(pl.col("return").mean())
+
+
+def _values(tables: Mapping[str, TableRef], index: int, metric: str) -> pl.DataFrame:
+    """The value of a metric, as the return, of every evaluated episode of a part."""
+    rows = tables["evaluation"].read_part(index, ["episode_id", "values"]).to_pylist()
+    found = {
+        row["episode_id"]: next((v["value"] for v in row["values"] or () if v["name"] == metric), None)
+        for row in rows
+    }
+    columns = {"episode_id": list(found), "return": list(found.values())}
+    return pl.DataFrame(columns, {"episode_id": pl.String, "return": pl.Float64})

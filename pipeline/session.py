@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.assemble import Plan
-from pipeline.cluster import start_ray
+from pipeline.cluster import check_workers_read, start_ray
 from pipeline.cost import parameters_of
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
@@ -43,6 +43,8 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
                 start_ray(settings.cluster.address, settings.cluster.object_store_gib)
                 if signals:
                     raise_on_stop_signals()  # again: starting Ray puts its own handlers in their place
+            if settings.cluster.address != "local" or not run.folder.is_local:
+                check_workers_read(f"{run.folder.url}/run.json")
             runner = Runner(plan, run, tracker, progress or RichProgress())
             yield runner
             runner.fleet.save_checkpoints()

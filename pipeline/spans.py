@@ -49,15 +49,19 @@ class Span:
 class Trace:
     """An episode's spans, the root first, and what is said of the whole."""
 
-    episode_id: str
+    episode_id: str  # of an evaluation, after that: training may have played an episode of the same id
     spans: tuple[Span, ...]
     tags: Mapping[str, str]
-    values: Mapping[str, float]  # its return and its reward parts, each a mean over its turns
+    values: Mapping[str, float]  # its return and its reward parts, each a mean over its turns; its metrics
     gold: Any = None
 
 
-def trace_of(chosen: Chosen) -> Trace:
-    """The trace of a stored episode; missing times are those of the turn before."""
+def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
+    """The trace of a stored episode; missing times are those of the turn before.
+
+    Args:
+        evaluation: the split and number of the evaluation that it is of, `dev/00010`.
+    """
     played = chosen.played
     episode = played.episode
     start = round((episode["started_at"] or 0.0) * 1e9)
@@ -83,11 +87,14 @@ def trace_of(chosen: Chosen) -> Trace:
             root.outputs = {"answer": _value(turn["parsed"]) or turn["response_text"]}
     root.end = max(root.end, *(span.end for span in spans))
     tags = {c: str(episode[c]) for c in ("iteration", "task_id", "split", "status", "stop_reason")}
+    tags |= {"episode": episode["episode_id"], "chosen": chosen.why}
+    if evaluation is not None:
+        tags["evaluation"] = evaluation
     return Trace(
-        episode["episode_id"],
+        "/".join(filter(None, (evaluation, episode["episode_id"]))),
         tuple(spans),
-        {**tags, "episode": episode["episode_id"], "chosen": chosen.why},
-        _values(earned.values()),
+        tags,
+        _values(earned.values()) | _metrics(played.evaluation),
         _alone(_value(played.task["gold"])) if played.task else None,
     )
 
@@ -173,6 +180,12 @@ def _values(earned: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             if value is not None:
                 gathered.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in gathered.items()}
+
+
+def _metrics(row: Row | None) -> dict[str, float]:
+    """The metrics of an evaluated episode that have a value."""
+    values = row["values"] or () if row else ()
+    return {v["name"]: v["value"] for v in values if v["value"] is not None}
 
 
 def _alone(value: Any) -> Any:

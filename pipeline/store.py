@@ -17,15 +17,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import fsspec
-
+from pipeline.folder import Folder
 from stages.base import Account, Stage, StageResult, carried_of
-from stages.tables import Part, TableRef, TableSink, write_bytes
+from stages.filesystem import filesystem
+from stages.tables import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import SCHEMA_VERSION, schema_of
+from workflows.versions import check_version
 
 # of an iteration's stages, in order; the second kind has a folder for each model in it
 STAGE_FOLDERS = (
@@ -65,54 +65,16 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str, where: str) -> Manifest:
+        """The manifest in `text`, which was read from `where`.
+
+        Raises:
+            UsageError: its tables are of a schema version that can't be read here.
+        """
         raw = json.loads(text)
-        if raw.get("schema_version") != SCHEMA_VERSION:
-            raise UsageError(
-                f"{where}: written with table schema version {raw.get('schema_version')}, this Cadre reads "
-                f"version {SCHEMA_VERSION}; read it with the Cadre that wrote it, or start with --new"
-            )
+        check_version(raw.get("schema_version"), where)
         raw["tables"] = {name: [Part(**p) for p in parts] for name, parts in raw["tables"].items()}
         raw["accounts"] = [Account(**a) for a in raw["accounts"]]
         return Manifest(**raw)
-
-
-class Folder:
-    """A folder on any filesystem: the few operations that a run needs, by relative name."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self.fs, self.path = fsspec.core.url_to_fs(self.url)
-        self.is_local = "file" in (
-            (self.fs.protocol,) if isinstance(self.fs.protocol, str) else self.fs.protocol
-        )
-        if self.is_local:
-            self.path = str(Path(self.path).absolute())
-            self.url = self.path
-
-    def child(self, name: str) -> Folder:
-        return Folder(f"{self.url}/{name}" if name else self.url)
-
-    def read_text(self, name: str) -> str | None:
-        try:
-            with self.fs.open(f"{self.path}/{name}", "rb") as file:
-                return str(file.read().decode("utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def write_text(self, name: str, text: str) -> None:
-        write_bytes(f"{self.url}/{name}", text.encode("utf-8"))
-
-    def names(self) -> list[str]:
-        """Names directly inside, sorted; empty where the folder does not exist."""
-        self.fs.invalidate_cache()
-        if not self.fs.exists(self.path):
-            return []
-        return sorted(p.rstrip("/").rsplit("/", 1)[-1] for p in self.fs.ls(self.path, detail=False))
-
-    def remove(self, name: str) -> None:
-        path = f"{self.path}/{name}"
-        if self.fs.exists(path):
-            self.fs.rm(path, recursive=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +106,8 @@ class IterationStore:
             place = self._place(stage, table)
             for part in manifest.tables[table]:
                 check_part(f"{place}/{part.name}", part)
-            refs[table] = TableRef(table, place, schema, tuple(manifest.tables[table]))
+            parts = tuple(manifest.tables[table])
+            refs[table] = TableRef(table, place, schema, parts, manifest.schema_version)
         return refs
 
     def commit(
@@ -229,6 +192,11 @@ class Run:
         """Versions whose weights an engine can load, ascending: whole checkpoints, and weights alone."""
         return [v for v, _ in self._checkpoints(model_id)]
 
+    def checkpoint_folders(self, model_id: str) -> list[int]:
+        """Versions of which there is anything, ascending: also what a kill has left half written or
+        half removed."""
+        return sorted(int(n) for n in self.folder.child(f"checkpoints/{model_id}").names() if n.isdigit())
+
     def _checkpoints(self, model_id: str) -> list[tuple[int, bool]]:
         """Each version that has a manifest, and whether the trainer's state is in it."""
         folder = self.folder.child(f"checkpoints/{model_id}")
@@ -247,8 +215,11 @@ def check_part(url: str, part: Part) -> None:
     Raises:
         CadreError: naming the file, and what to do.
     """
-    fs, path = fsspec.core.url_to_fs(url)
-    size = fs.info(path)["size"] if fs.exists(path) else None
+    fs, path = filesystem(url)
+    try:
+        size = fs.info(path)["size"]
+    except FileNotFoundError:
+        size = None
     if size != part.bytes:
         got = "is missing" if size is None else f"has {size} bytes"
         raise CadreError(
@@ -318,7 +289,7 @@ def _tables_of(folder: str, manifest: Manifest) -> dict[str, TableRef]:
     for table, parts in manifest.tables.items():
         place = manifest.places[table]
         where = f"{folder}/{place}" if place else folder
-        out[table] = TableRef(table, where, schema_of(table), tuple(parts))
+        out[table] = TableRef(table, where, schema_of(table), tuple(parts), manifest.schema_version)
     return out
 
 

@@ -27,7 +27,7 @@ from pipeline.sweep_folder import Child, SweepFolder, finished_iterations
 from pipeline.sweep_points import Point, points_of, seeds_of, settings_at
 from pipeline.sweep_process import Train, train_apart
 from pipeline.sweep_record import FOLDER, begin_record, child_tags, point_metrics
-from pipeline.tracking import Tracker
+from pipeline.tracker import Tracker
 from workflows.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:

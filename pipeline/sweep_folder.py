@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pipeline.folder import Folder
 from pipeline.settings import Settings, settings_toml
-from pipeline.store import Folder, Run, differences, plain
+from pipeline.store import Run, differences, plain
 from workflows.errors import UsageError
 
 State = Literal["new", "running", "finished", "failed"]

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from pipeline.folder import Folder
+from pipeline.lock import STALE_SECONDS, wait_until_free
 from pipeline.settings import Settings, settings_toml
-from pipeline.store import Folder, Run
+from pipeline.store import Run
 
 WATCH_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 120.0  # for a run to write its checkpoints and to release engines and trainers
@@ -28,11 +30,16 @@ Train = Callable[[Settings, int, Folder, Progress], str | None]  # as `train_apa
 def train_apart(settings: Settings, iterations: int, logs: Folder, on_progress: Progress) -> str | None:
     """`run train` with these settings until the run has so many iterations; None, or why it failed.
 
+    Where a sweep was killed, the process of its run is told to stop and may not have ended yet: it is
+    waited for.
+
     Args:
         logs: where the log `<run>.log` goes.
         on_progress: told how far the run is.
     """
     run = settings.run
+    if (stored := Run(run.root, run.name)).exists:
+        wait_until_free(stored.folder, STOP_SECONDS + STALE_SECONDS)
     with tempfile.TemporaryDirectory(prefix="cadre-sweep-") as temporary:
         file = Path(temporary) / "settings.toml"
         file.write_text(settings_toml(settings), "utf-8")

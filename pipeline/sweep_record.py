@@ -10,7 +10,8 @@ from pipeline.metrics import slug
 from pipeline.mlflow_store import artifact_folder, run_tags, tracking_uri
 from pipeline.settings import Settings
 from pipeline.sweep_folder import SweepFolder
-from pipeline.tracking import MlflowTracker, NoTracker, Tracker
+from pipeline.tracker import NoTracker, Tracker
+from pipeline.tracking import MlflowTracker
 
 FOLDER = "compare"  # of the page's artifacts
 

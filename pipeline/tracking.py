@@ -12,12 +12,13 @@ import logging
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pipeline.deadline import Worker
 from pipeline.metrics import slug
 from pipeline.mlflow_record import MlflowRecord
 from pipeline.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri, without_password
+from pipeline.tracker import Files, NoTracker, Tracker
 
 if TYPE_CHECKING:
     from pipeline.alarms import Alarm
@@ -28,83 +29,8 @@ if TYPE_CHECKING:
 START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
 LOG_SECONDS: Final = 20.0
 
-Files = Mapping[str, bytes]
 Warn = Callable[[str], None]
 T = TypeVar("T")
-
-
-class Tracker(Protocol):
-    """Where a run is recorded. No method raises for what the tracker's back end does."""
-
-    def start(
-        self,
-        run_name: str,
-        run_id: str | None,
-        settings: Mapping[str, Any],
-        tags: Mapping[str, str],
-        key: str | None = None,
-        wait: bool = True,
-    ) -> str | None:
-        """Begin or continue the record; its id, to be kept, or None where there is none (yet)."""
-        ...
-
-    def log_iteration(
-        self,
-        iteration: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-        alarms: Sequence[Alarm] | None = None,
-        traces: Callable[[], Sequence[Trace]] | None = None,
-        note: Callable[[], str] | None = None,
-    ) -> bool:
-        """Record one iteration; True if all of it is there now. `at` is its time, epoch seconds."""
-        ...
-
-    def log_evaluation(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-    ) -> bool:
-        """Record one evaluation at the number of iterations that were finished before it."""
-        ...
-
-    def log_files(self, folder: str, files: Files) -> bool:
-        """Store files by name in a folder of the record; True if all of them are there now."""
-        ...
-
-    def link(self) -> str | None:
-        """How to look at the record, for people."""
-        ...
-
-    def close(self, failed: bool = False) -> None:
-        """Say that the run has ended for now."""
-        ...
-
-
-class NoTracker:
-    """Records nothing."""
-
-    def start(self, *_: Any, **__: Any) -> None:
-        return None
-
-    def log_iteration(self, *_: Any, **__: Any) -> bool:
-        return False
-
-    def log_evaluation(self, *_: Any, **__: Any) -> bool:
-        return False
-
-    def log_files(self, *_: Any, **__: Any) -> bool:
-        return False
-
-    def link(self) -> None:
-        return None
-
-    def close(self, failed: bool = False) -> None:
-        pass
 
 
 class MlflowTracker:
@@ -205,10 +131,16 @@ class MlflowTracker:
         metrics: Mapping[str, float],
         files: Callable[[], Files] | None = None,
         at: float | None = None,
+        traces: Callable[[], Sequence[Trace]] | None = None,
     ) -> bool:
         """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
-        mark = f"{MARK}/evaluate/{slug(split)}"
-        return self._done(lambda: self._log_now(step, metrics, files, at, mark, "plots"))
+
+        def log() -> None:
+            self._log_now(step, metrics, files, at, f"{MARK}/evaluate/{slug(split)}", "plots")
+            if traces is not None:
+                self._record.log_traces(traces())
+
+        return self._done(log)
 
     def log_files(self, folder: str, files: Files) -> bool:
         """Store files by name in a folder of the run's artifacts, in place of those of the same name."""

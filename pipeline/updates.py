@@ -51,5 +51,5 @@ def moved(manifest: Manifest) -> bool:
 def prune_checkpoints(run: Run, model_id: str, keep: int, also: Collection[int | None]) -> None:
     """Keep the newest whole checkpoints of a model, and the versions of `also`; remove its others."""
     kept = {*run.checkpoint_versions(model_id)[-keep:], *also}
-    for version in set(run.weights_versions(model_id)) - kept:
+    for version in set(run.checkpoint_folders(model_id)) - kept:
         run.folder.remove(f"checkpoints/{model_id}/{version:05d}")

@@ -25,8 +25,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from stages.filesystem import filesystem, is_local
 from stages.shipped_models import SHIPPED
-from workflows.errors import RunFailed, UsageError, did_you_mean
+from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -259,27 +260,45 @@ def _publish(target: Path, build: Callable[[Path], None]) -> Path:
 
 def _resolve_url(url: str, cache: Path) -> str:
     """A copy of a remote folder, keyed by what its filesystem says of the content; `file://` stays put."""
-    import fsspec
-
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = filesystem(url)
         if not fs.isdir(path):
             raise UsageError(f"checkpoint {url!r} is not a folder that exists")
-        if "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+        if is_local(fs):
             return str(Path(path).resolve())
-        files = sorted(f for f in fs.find(path) if not f.endswith(".lock"))
-        state = json.dumps([url, [(f, str(fs.checksum(f))) for f in files]])
-    except (ImportError, ValueError, OSError) as error:
-        raise UsageError(f"checkpoint {url!r} can't be read: {error}") from None
+        state = json.dumps([url, [(f, str(fs.checksum(f))) for f in _files_of(fs, path)]])
+    except CadreError:
+        raise
+    except Exception as error:  # each filesystem has kinds of its own
+        raise UsageError(f"checkpoint {url!r} can't be read: {type(error).__name__}: {error}") from None
     key = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
+    return str(_publish(cache / f"{Path(path).name}-{key}", lambda folder: _copy(fs, path, folder)))
 
-    def copy(folder: Path) -> None:
-        for file in files:
-            local = folder / os.path.relpath(file, path)
-            local.parent.mkdir(parents=True, exist_ok=True)
-            fs.get_file(file, str(local))
 
-    return str(_publish(cache / f"{Path(path).name}-{key}", copy))
+@contextmanager
+def fetched(uri: str) -> Iterator[str]:
+    """A local folder with what lies at `uri`: of a remote one a copy, which goes with the block.
+
+    For the weights that a run publishes: there are many, and each is loaded once.
+    """
+    fs, path = filesystem(uri)
+    if is_local(fs):
+        yield str(Path(path).absolute())
+        return
+    with tempfile.TemporaryDirectory(prefix="cadre-weights-") as folder:
+        _copy(fs, path, Path(folder))
+        yield folder
+
+
+def _files_of(fs: Any, path: str) -> list[str]:
+    return sorted(f for f in fs.find(path) if not f.endswith(".lock"))
+
+
+def _copy(fs: Any, path: str, folder: Path) -> None:
+    for file in _files_of(fs, path):
+        local = folder / os.path.relpath(file, path)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        fs.get_file(file, str(local))
 
 
 def _fetch_from_hub(name: str) -> str:

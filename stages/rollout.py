@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.filesystem import filesystem
 from stages.player import Shard, play_shard, receipt_uri
 from stages.tables import Part, TableRef, TableSink
 from workflows.errors import RunFailed
@@ -138,10 +138,11 @@ def causes(failed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_receipt(uri: str) -> dict[str, Any] | None:
-    fs, path = fsspec.core.url_to_fs(uri)
-    if not fs.exists(path):
+    fs, path = filesystem(uri)
+    try:
+        receipt: dict[str, Any] = json.loads(fs.cat_file(path))
+    except FileNotFoundError:
         return None
-    receipt: dict[str, Any] = json.loads(fs.cat_file(path))
     return receipt
 
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.filesystem import filesystem, is_local, make_parent, reached
 from workflows.errors import SchemaError
-from workflows.trajectory import conform
+from workflows.trajectory import SCHEMA_VERSION, conform
+from workflows.versions import stored_columns, upgraded
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,29 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table to read: its folder (any fsspec URL), its parts, and the schema that they have."""
+    """A table to read: its folder (any fsspec URL), its parts, and the schema that readers see.
+
+    `version` is that of the schema that the files have: an older one is read as today's.
+    """
 
     name: str
     folder: str
     schema: pa.Schema
     parts: tuple[Part, ...]
+    version: int = SCHEMA_VERSION
 
     @property
     def rows(self) -> int:
         return sum(p.rows for p in self.parts)
 
     def read_part(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        return read_parquet(f"{self.folder}/{self.parts[index].name}", self.schema, columns)
+        url = f"{self.folder}/{self.parts[index].name}"
+        if self.version == SCHEMA_VERSION:
+            return read_parquet(url, self.schema, columns)
+        wanted = self.schema.names if columns is None else columns
+        stored = _read(url, stored_columns(self.name, self.version, wanted))
+        schema = pa.schema([self.schema.field(c) for c in wanted])
+        return conform(upgraded(stored, self.name, self.version, wanted), schema)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All parts as one table: for tables that are known to be small, and for tests."""
@@ -98,23 +109,29 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def read_parquet(url: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    with fsspec.open(url, "rb") as file:
-        # in this thread alone: one of Arrow's own that lets go of the file after Python has ended aborts it
-        source = pq.ParquetFile(file, pre_buffer=False)
-        table = source.read(list(columns) if columns is not None else None, use_threads=False)
+    table = _read(url, columns)
     if columns is not None:
         schema = pa.schema([schema.field(c) for c in columns])
     return conform(table, schema)
 
 
+def _read(url: str, columns: Sequence[str] | None) -> pa.Table:
+    fs, path = filesystem(url)
+    with reached(fs, url), fs.open(path, "rb") as file:
+        # in this thread alone: one of Arrow's own that lets go of the file after Python has ended aborts it
+        source = pq.ParquetFile(file, pre_buffer=False)
+        return source.read(list(columns) if columns is not None else None, use_threads=False)
+
+
 def write_bytes(url: str, data: bytes) -> None:
     """Write a whole file so that no reader sees half of it: by rename where the filesystem has one."""
-    fs, path = fsspec.core.url_to_fs(url)
-    fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-    if "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-        temporary = f"{path}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(data)
-        fs.mv(temporary, path)
-    else:
-        fs.pipe_file(path, data)
+    fs, path = filesystem(url)
+    with reached(fs, url):
+        make_parent(fs, path)
+        if is_local(fs):
+            temporary = f"{path}.tmp"
+            with open(temporary, "wb") as file:
+                file.write(data)
+            fs.mv(temporary, path)
+        else:
+            fs.pipe_file(path, data)

@@ -52,8 +52,8 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], se
         time.sleep(0.01)
 
 
-def tables(root: str, name: str) -> dict[str, pl.DataFrame]:
-    found, _ = stored_tables(Run(root, name), 0)
+def tables(root: str, name: str, index: int = 0) -> dict[str, pl.DataFrame]:
+    found, _ = stored_tables(Run(root, name), index)
     out = {}
     for table, ref in found.items():
         frame = pl.DataFrame(ref.read())

@@ -83,7 +83,7 @@ def replayed(folder: Path) -> dict[str, float]:
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
     score = Score("token_f1", Estimate(0.5, 0.4, 0.6, 8), {1: 0.5})
-    return Evaluated("dev", 3, (score,), Finished(3, metrics=metrics), "").metrics()
+    return Evaluated("dev", 3, (score,), Finished(3, metrics=metrics), "", "f1").metrics()
 
 
 def test_every_metric_has_its_line_and_every_line_its_metric(tmp_path: Path) -> None:

@@ -43,6 +43,19 @@ def test_scores_have_the_rows_of_the_partition_and_repeat_bit_for_bit(start, tmp
         score(worker, ref, tmp_path / "x", "values")
 
 
+def test_rows_that_have_no_advantage_yet_are_scored_as_any_others(start, tmp_path) -> None:
+    """Under GAE credit leaves advantages null: they are made of these very scores. An update refuses them."""
+    worker = start(**SMOOTH)
+    given = score(worker, partition(tmp_path / "p"), tmp_path / "s", "old")
+    bare = partition(tmp_path / "bare", advantages=[None] * 6)
+    assert bare.read()["advantage"].null_count == 6
+    found = score(worker, bare, tmp_path / "t", "old")
+    assert [p.hash for p in found.parts] == [p.hash for p in given.parts]
+    assert min(len(v) for v in found.read()["old_logprobs"].to_pylist()) > 0
+    with pytest.raises(RunFailed, match="advantage"):
+        worker.update(bare, 0)
+
+
 def test_old_logprobs_of_the_scores_are_those_of_the_update(start, tmp_path) -> None:
     cut, mini = (0, 0, 1, 1, 0, 0), (0, 1, 1, 0, 0, 1)
     ref = partition(tmp_path / "p", cut=cut, mini=mini)

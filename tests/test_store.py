@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.folder import Folder
 from pipeline.lock import RunLock
 from pipeline.runs import create_or_open, find_run, list_runs, new_name
 from pipeline.settings import Settings
-from pipeline.store import Folder, Run, differences, input_hashes
+from pipeline.store import Run, differences, input_hashes
 from stages.base import Account, StageResult, check_chain
 from stages.tables import TableRef, TableSink, read_parquet
 from workflows.errors import CadreError, UsageError
@@ -148,7 +149,7 @@ def test_differences_name_the_leaves() -> None:
 def test_a_second_writer_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "r"))
     code = (
-        "import sys, time\nfrom pipeline.lock import RunLock\nfrom pipeline.store import Folder\n"
+        "import sys, time\nfrom pipeline.lock import RunLock\nfrom pipeline.folder import Folder\n"
         f"with RunLock(Folder({str(tmp_path / 'r')!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     other = subprocess.Popen(

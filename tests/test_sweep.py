@@ -5,25 +5,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import tomlkit
 
 from pipeline.assemble import assemble
 from pipeline.compare import named_runs
 from pipeline.comparison import compare
+from pipeline.folder import Folder
 from pipeline.session import session
 from pipeline.settings import Settings, parse_settings
-from pipeline.store import Folder, Run
+from pipeline.store import Run
 from pipeline.sweep import Sweep, dry_run, plan_sweep, run_sweep
 from pipeline.sweep_folder import SweepFolder
 from pipeline.sweep_process import Progress, cause_of, train_apart
 from pipeline.sweep_record import begin_record, child_tags, reopen_record
 from stages.base import Quiet
 from tests.small_runs import make_run
+from tests.test_kills import finish, start, tables, wait_for
 from workflows.errors import RunFailed, UsageError
 
 SIGNAL: dict[str, Any] = {
@@ -226,6 +230,62 @@ def test_three_regimes_play_the_same_tasks_and_a_sweep_that_was_stopped_goes_on(
     assert all(cost["peak_memory_gib"] > 0.05 for cost in (full, separate, adapters))
     assert separate["peak_memory_gib"] > full["peak_memory_gib"]
     assert {p.name for p in (Path(sweep.root) / "s/compare").glob("*.png")} >= {"learning_curves.png"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_sweep_that_is_killed_anywhere_ends_as_an_unbroken_one(planned: Any, tmp_path: Path) -> None:
+    """Killed at once, in its first run, and in its second with that run's own process."""
+    options = [
+        "--grid",
+        "ppo.learning_rate=1e-2,1e-3",
+        "--name",
+        "s",
+        "--config",
+        str(tmp_path / "signal.toml"),
+    ]
+    root, uri = f"{tmp_path}/broken", f"sqlite:///{tmp_path}/broken/mlflow.db"
+    sets = ["--set", f'run.root="{root}"', "--set", f'tracking.uri="{uri}"']
+    whole = planned(grid=["ppo.learning_rate=1e-2,1e-3"])  # writes the settings file
+    argv = [sys.executable, "-m", "pipeline", "run", "sweep", "--iterations", "1", *options, *sets]
+    log = tmp_path / "log"
+    names = [m.name for m in whole.members]
+    points = ["s/sweep.json", *(f"{name}/iterations/00000/rollout/begun.json" for name in names)]
+    for number, point in enumerate(points):
+        process = start(argv, log)
+        wait_for((Path(root) / point).exists, process, seconds=240)
+        own = psutil.Process(process.pid).children()
+        process.kill()
+        process.wait()
+        if number == 2:
+            for child in own:
+                child.kill()
+    finish(argv, log)
+    run_sweep(whole, in_this_process)
+    for name in names:
+        one, other = tables(root, name), tables(whole.root, name)
+        assert one.keys() == other.keys()
+        assert all(frame.equals(other[table]) for table, frame in one.items())
+    found = [
+        json.loads((Path(place) / "s/compare/comparison.json").read_text()) for place in (root, whole.root)
+    ]
+    assert [v["returns"] for v in found[0]["variants"]] == [v["returns"] for v in found[1]["variants"]]
+    _check_logged_once(uri, names)
+
+
+def _check_logged_once(uri: str, names: list[str]) -> None:
+    """The sweep has one page, each run one under it, and each metric one point an iteration."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    pages = {
+        p.info.run_name: p for p in client.search_runs([client.get_experiment_by_name("cadre").experiment_id])
+    }
+    assert sorted(pages) == sorted(["s", *names])
+    for name in names:
+        assert pages[name].data.tags["mlflow.parentRunId"] == pages["s"].info.run_id
+        history = client.get_metric_history(pages[name].info.run_id, "return/mean")
+        assert [point.step for point in history] == [0]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from pipeline.folder import Folder
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.render import echo, make_console, plain
@@ -24,7 +25,6 @@ from pipeline.replays.variants import variant_plans
 from pipeline.runs import find_run
 from pipeline.settings import ClusterSection
 from pipeline.signals import raise_on_stop_signals
-from pipeline.store import Folder
 from workflows.errors import RunFailed, UsageError
 
 
@@ -142,10 +142,11 @@ def held(folder: Folder) -> Iterator[None]:
         with RunLock(folder):
             yield
     finally:
-        if not begun and set(folder.names()) <= {"lock"}:  # there was nothing to run
+        # there was nothing to run; on object stores there are no empty folders
+        if folder.is_local and not begun and set(folder.names()) <= {"lock"}:
             folder.fs.rm(folder.path, recursive=True)
             above = folder.path.rpartition("/")[0]
-            if folder.is_local and not folder.fs.ls(above):  # elsewhere there are no empty folders
+            if not folder.fs.ls(above):
                 folder.fs.rmdir(above)
 
 

@@ -13,12 +13,13 @@ from pipeline.algorithm import leave_out_silent, token_specs
 from pipeline.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
 from pipeline.evaluation import metric_sections
 from pipeline.fingerprints import pure_fingerprints, rewards_fingerprint
+from pipeline.folder import Folder
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.replays.training import Training, training_of
 from pipeline.settings import Settings
 from pipeline.sharing import model_map
-from pipeline.store import Folder, IterationStore, input_hashes, plain
+from pipeline.store import IterationStore, input_hashes, plain
 from stages.advantage import AdvantageStage
 from stages.advantages.spec import TokenSpec
 from stages.base import Stage, carried_of

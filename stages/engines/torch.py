@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from stages.checkpoints import (
     describe_checkpoint,
+    fetched,
     require_hash,
     require_same_tensors,
-    resolve_checkpoint,
     shapes_of,
 )
 from stages.engines.base import (
@@ -273,23 +273,23 @@ class TorchServer:
 
     def _take_adapter(self, weights: Weights) -> None:
         assert self.base is not None
-        folder = resolve_checkpoint(weights.uri)
-        require_hash(folder, weights.hash)
-        adapter = self.base.read(self.spec.adapters[weights.model_id], folder)
+        with fetched(weights.uri) as folder:
+            require_hash(folder, weights.hash)
+            adapter = self.base.read(self.spec.adapters[weights.model_id], folder)
         self.adapters[weights.model_id] = adapter.requires_grad_(False)
 
     def _copy_weights(self, weights: Weights) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        folder = resolve_checkpoint(weights.uri)
-        require_hash(folder, weights.hash)
-        require_same_tensors(folder, self.shapes, self.spec.checkpoint)
-        # Read by transformers, which knows how files and parameters of each model are named.
-        new = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype).state_dict()
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                tensor.copy_(new[name])
+        with fetched(weights.uri) as folder:
+            require_hash(folder, weights.hash)
+            require_same_tensors(folder, self.shapes, self.spec.checkpoint)
+            # Read by transformers, which knows how files and parameters of each model are named.
+            new = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype).state_dict()
+            with torch.no_grad():
+                for name, tensor in self.model.state_dict().items():
+                    tensor.copy_(new[name])
 
     def _move(self, device: Any) -> None:
         import torch

@@ -7,6 +7,7 @@ has to be found. Written against vLLM 0.32.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
@@ -15,9 +16,9 @@ from typing import Any
 
 from stages.checkpoints import (
     describe_checkpoint,
+    fetched,
     require_hash,
     require_same_tensors,
-    resolve_checkpoint,
     shapes_of,
 )
 from stages.engines.base import (
@@ -142,20 +143,24 @@ class VllmServer:
                 f"no new weights while the engine {self.refusal or f'serves {self.running} requests'}"
             )
         self.refusal = "is taking new weights; ask again"
-        try:
-            folder = await asyncio.to_thread(self._checked_folder, weights)
-        except BaseException:
-            self.refusal = None
-            raise
-        try:
-            if self.spec.adapters:
-                await self._take_adapter(weights.model_id, folder)
-            else:
-                await self.engine.collective_rpc("swap_weights", args=(folder,))
-            await self._forget_prefixes()
-        except Exception as error:
-            self.refusal = f"holds broken weights since version {weights.version} failed to load"
-            raise RunFailed(f"vLLM failed to load {weights.uri}: {type(error).__name__}: {error}") from error
+        with contextlib.ExitStack() as held:
+            try:
+                folder = await asyncio.to_thread(held.enter_context, fetched(weights.uri))
+                await asyncio.to_thread(self._check_weights, folder, weights)
+            except BaseException:
+                self.refusal = None
+                raise
+            try:
+                if self.spec.adapters:
+                    await self._take_adapter(weights.model_id, folder)
+                else:
+                    await self.engine.collective_rpc("swap_weights", args=(folder,))
+                await self._forget_prefixes()
+            except Exception as error:
+                self.refusal = f"holds broken weights since version {weights.version} failed to load"
+                raise RunFailed(
+                    f"vLLM failed to load {weights.uri}: {type(error).__name__}: {error}"
+                ) from error
         if self.spec.adapters:
             self.versions[weights.model_id] = weights.version
         else:
@@ -206,15 +211,14 @@ class VllmServer:
             raise UsageError(f"vLLM refuses the request: {error}") from error
         return outputs, first_token_after
 
-    def _checked_folder(self, weights: Weights) -> str:
-        folder = resolve_checkpoint(weights.uri)
+    def _check_weights(self, folder: str, weights: Weights) -> None:
         require_hash(folder, weights.hash)
         if not self.spec.adapters:
             # vLLM only warns of tensors that it misses, and would go on with the old ones.
             require_same_tensors(folder, self.shapes, self.spec.checkpoint)
-        return folder
 
     async def _take_adapter(self, model_id: str, folder: str) -> None:
+        """vLLM reads the folder now and never again: it has room for all adapters."""
         from vllm.lora.request import LoRARequest
 
         number = 1 + list(self.spec.adapters).index(model_id)

@@ -22,10 +22,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-
 from stages.adapters import AdapterSpec
 from stages.engines.base import Weights
+from stages.filesystem import filesystem, is_local, make_parent
 from stages.tables import write_bytes
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import RunFailed
@@ -72,7 +71,7 @@ def write(unit: Unit, uri: str, trainer_state: bool) -> dict[str, Any]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(folder / name, target)
             else:
-                fs.makedirs(f"{path}/{name}".rsplit("/", 1)[0], exist_ok=True)
+                make_parent(fs, f"{path}/{name}")
                 fs.put_file(str(folder / name), f"{path}/{name}")
     return receipt
 
@@ -114,8 +113,8 @@ def read_manifest(uri: str) -> dict[str, Any]:
         RunFailed: there is none, or it can't be read: the folder is not a whole checkpoint.
     """
     try:
-        with fsspec.open(f"{uri}/{MANIFEST}", "rb") as file:
-            manifest = json.loads(file.read())
+        fs, path, _ = _place(uri)
+        manifest = json.loads(fs.cat_file(f"{path}/{MANIFEST}"))
         if manifest["format"] != FORMAT:
             raise RunFailed(f"checkpoint {uri} has format {manifest['format']}, this version reads {FORMAT}")
         return dict(manifest)
@@ -273,9 +272,8 @@ def _describe(file: Path) -> dict[str, Any]:
 
 def _place(uri: str) -> tuple[Any, str, bool]:
     """Filesystem, path within it, and whether that is a local disk."""
-    fs, path = fsspec.core.url_to_fs(uri)
-    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return fs, path.rstrip("/"), "file" in protocols
+    fs, path = filesystem(uri)
+    return fs, path.rstrip("/"), is_local(fs)
 
 
 def _partial(path: str) -> Path:

@@ -1,0 +1,93 @@
+"""A folder on any filesystem, and whether it can be the place for runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stages.filesystem import filesystem, is_local, is_object_store, make_parent, protocols, reached
+from stages.tables import write_bytes
+from workflows.errors import CadreError, UsageError
+
+
+class Folder:
+    """A folder on any filesystem: the few operations that a run needs, by relative name.
+
+    Raises:
+        UsageError: there is no such kind of filesystem, or its package is missing.
+        CadreError: from every operation, where a remote filesystem does not do it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.fs, self.path = filesystem(self.url)
+        self.is_local = is_local(self.fs)
+        if self.is_local:
+            self.path = str(Path(self.path).absolute())
+            self.url = self.path
+
+    def child(self, name: str) -> Folder:
+        return Folder(f"{self.url}/{name}" if name else self.url)
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            with reached(self.fs, self.url):
+                return str(self.fs.cat_file(f"{self.path}/{name}").decode("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write_text(self, name: str, text: str) -> None:
+        write_bytes(f"{self.url}/{name}", text.encode("utf-8"))
+
+    def create_text(self, name: str, text: str) -> bool:
+        """Write a file unless there is one of that name; whether it was written. Of several that try at
+        once one does, where the filesystem can say so (S3, Google and Azure can)."""
+        with reached(self.fs, self.url):
+            make_parent(self.fs, f"{self.path}/{name}")
+            try:
+                self.fs.pipe_file(f"{self.path}/{name}", text.encode("utf-8"), mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    def names(self) -> list[str]:
+        """Names directly inside, sorted; empty where the folder does not exist."""
+        try:
+            with reached(self.fs, self.url):
+                paths = [p.rstrip("/") for p in self.fs.ls(self.path, detail=False)]
+        except FileNotFoundError:
+            return []
+        # object stores may list the folder itself, as an empty object
+        return sorted(p.rsplit("/", 1)[-1] for p in paths if p != self.path)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder, of a folder the manifest first: half of one must not look whole."""
+        path = f"{self.path}/{name}"
+        with reached(self.fs, self.url):
+            if self.fs.exists(f"{path}/manifest.json"):
+                self.fs.rm_file(f"{path}/manifest.json")
+            if self.fs.exists(path):
+                self.fs.rm(path, recursive=True)
+
+
+def check_root(url: str) -> None:
+    """Refuse a place for runs that can't be read, or that other processes would not see.
+
+    Raises:
+        UsageError: with what to do.
+    """
+    folder = Folder(url)
+    if folder.is_local:
+        return
+    if "memory" in protocols(folder.fs):
+        raise UsageError(
+            f"run.root = {url!r} is the memory of one process, and a run is written by several; use a folder "
+            "or a URL such as s3://bucket/runs"
+        )
+    try:
+        bucket = folder.path.strip("/").partition("/")[0]
+        if not folder.names() and is_object_store(folder.fs):
+            folder.fs.ls(bucket, detail=False)
+    except FileNotFoundError:
+        raise UsageError(f"run.root = {url!r}: there is no bucket {bucket!r}; make it first") from None
+    except CadreError as error:
+        raise UsageError(f"run.root = {url!r}: {error}") from error
