@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.report.write import write_report
-from pipeline.show import print_iteration
+from pipeline.shelf import shelf_of
+from pipeline.show import print_place
 from pipeline.store import Run, tables_at
 from stages.tables import Part, TableRef
 from tests.report_runs import new_run, store, team_episode
@@ -83,7 +84,7 @@ def test_an_old_run_is_shown_and_reported(tmp_path: Path, capsys: Any) -> None:
 
 
 def _seen(run: Run, capsys: Any) -> str:
-    print_iteration(run, 0, episode=None, episodes=1, full=True, as_json=False)
+    print_place(shelf_of(run), 0, episode=None, episodes=1, full=True, as_json=False)
     write_report(run)
     return str(capsys.readouterr().out)
 
