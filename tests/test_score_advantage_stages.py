@@ -39,7 +39,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts one after the other in this process, instead of on Ray Data."""
 
     def in_order(
-        work: Callable[..., Any], indices: Any, *, on_done: Any = None, **arguments: Any
+        work: Callable[..., Any], indices: Any, *, on_done: Any = None, brief: bool = False, **arguments: Any
     ) -> list[Any]:
         receipts = [work(index, **arguments) for index in indices]
         for receipt in receipts:
