@@ -6,11 +6,16 @@ rule reads. Which of the two it is, and whether that may count, is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
+
+import numpy as np
+import polars as pl
 
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
+from rewards.part import Flags, Numbers, PlayedPart, Rows
 from workflows.errors import UsageError, did_you_mean
 from workflows.trajectory import TRUNCATED
 
@@ -47,13 +52,19 @@ def answer_of(turn: Mapping[str, Any] | None, malformed: Malformed = "raw", key:
     parsed = turn["parsed"]
     if parsed is None:
         return str(turn["response_text"] or "")
+    return _as_text(parsed, turn["step"], key)
+
+
+def _as_text(parsed: Any, step: str, key: str | None) -> str:
     if key is not None:
         if not isinstance(parsed, Mapping) or key not in parsed:
-            raise ValueError(f"step {turn['step']!r} parsed no mapping with {key!r}")
+            raise ValueError(f"step {step!r} parsed no mapping with {key!r}")
         parsed = parsed[key]
-    if isinstance(parsed, bool) or not isinstance(parsed, str | int | float):
+    if isinstance(parsed, str):
+        return parsed
+    if isinstance(parsed, bool) or not isinstance(parsed, int | float):
         raise ValueError(
-            f"step {turn['step']!r} parsed {type(parsed).__name__}, not text or a number; "
+            f"step {step!r} parsed {type(parsed).__name__}, not text or a number; "
             "let its parser return the answer alone, or name its key"
         )
     return str(parsed)
@@ -70,9 +81,13 @@ def golds_of(episode: PlayedEpisode, mode: qa.Mode) -> list[str]:
     Raises:
         ValueError: there is none, so that no score would mean anything.
     """
-    answers = episode.gold.get("answers")
+    return _usable(episode.gold, mode)
+
+
+def _usable(gold: Mapping[str, Any], mode: qa.Mode) -> list[str]:
+    answers = gold.get("answers")
     if not isinstance(answers, list):
-        raise ValueError(f"gold has no list of answers; it has {sorted(episode.gold) or 'nothing'}")
+        raise ValueError(f"gold has no list of answers; it has {sorted(gold) or 'nothing'}")
     if golds := [str(g) for g in answers if qa.usable(str(g), mode)]:
         return golds
     raise ValueError(f"gold has no answer that mode {mode!r} can match")
@@ -85,6 +100,103 @@ def shared(episode: PlayedEpisode, outcome: float, share: Share) -> list[float |
     for position in receivers:
         values[position] = outcome / len(receivers) if share == "split" else outcome
     return values
+
+
+# The same for all episodes of a part. What has no answer or no gold is NaN or None here: the one-episode
+# form, which is then asked, says why.
+
+
+def last_rows(part: PlayedPart, step: str) -> Rows:
+    """`last_turn` of each episode as a row of the part; -1 if it never ran."""
+    rows = part.rows(pl.col("step") == step)
+    last = np.full(part.num_episodes, -1, np.intp)
+    last[part.episode[rows]] = rows  # ascending: the last one stays
+    return last
+
+
+def answers_at(
+    part: PlayedPart, rows: Rows, malformed: Malformed = "raw", key: str | None = None
+) -> list[str | None]:
+    """`answer_of` the turns at these rows; None where it raises."""
+    found: list[str | None] = []
+    texts = part.turns["response_text"]
+    counts = [True] * len(rows) if malformed == "raw" else kept_formats(part)[rows].tolist()
+    decoded = part.decoded("parsed")
+    for row, counted in zip(rows.tolist(), counts, strict=True):
+        parsed = decoded[row]
+        if parsed is not None and counted:
+            try:
+                found.append(_as_text(parsed, "", key))
+            except ValueError:
+                found.append(None)
+        else:
+            found.append((texts[row] or "") if counted else "")
+    return found
+
+
+def grades_of(
+    answers: Sequence[str | None],
+    tasks: Rows,
+    golds: Sequence[qa.Golds | None],
+    grade: Callable[[qa.Golds, str], float],
+) -> Numbers:
+    """What `grade` gives each answer against the golds of its task; NaN without answer or golds.
+
+    Plays of one task often say the same, which is graded once.
+    """
+    known: dict[tuple[int, str | None], float] = {}
+    grades = []
+    for said in zip(tasks.tolist(), answers, strict=True):
+        if said not in known:
+            task, answer = said
+            its = golds[task]
+            known[said] = math.nan if answer is None or its is None else grade(its, answer)
+        grades.append(known[said])
+    return np.array(grades, np.float64)
+
+
+def golds_by_task(part: PlayedPart, mode: qa.Mode) -> list[qa.Golds | None]:
+    """`golds_of` each task; None where it raises."""
+    found: list[qa.Golds | None] = []
+    for gold in part.tasks.gold:
+        try:
+            found.append(qa.Golds(_usable(gold, mode), mode))
+        except Exception:  # gold of any form; what is wrong with it is said where it is an episode's
+            found.append(None)
+    return found
+
+
+def last_grades(
+    part: PlayedPart,
+    step: str,
+    key: str | None,
+    malformed: Malformed,
+    golds: Sequence[qa.Golds | None],
+    grade: Callable[[qa.Golds, str], float],
+) -> Numbers:
+    """What the last answer of each episode is worth; a team that gives none is graded on no text."""
+    last = last_rows(part, step)
+    ran = np.flatnonzero(last >= 0)
+    answers: list[str | None] = [""] * part.num_episodes
+    for episode, answer in zip(ran, answers_at(part, last[ran], malformed, key), strict=True):
+        answers[episode] = answer
+    return grades_of(answers, part.task, golds, grade)
+
+
+def shared_by_columns(part: PlayedPart, outcomes: Numbers, share: Share) -> pl.Series:
+    """`shared` of the outcome of each episode; one that is NaN is NaN for all its turns."""
+    values = outcomes[part.episode]
+    given = part.receives | np.isnan(values)
+    if share == "split":
+        receivers = np.bincount(part.episode[part.receives], minlength=part.num_episodes)
+        values = values / np.maximum(receivers, 1)[part.episode]
+    return part.series(values, given)
+
+
+def kept_formats(part: PlayedPart) -> Flags:
+    """`kept_format` of each turn."""
+    kept = pl.col("format_valid").fill_null(True) & pl.col("status").ne_missing(TRUNCATED)
+    return part.turns.select(kept).to_series().to_numpy()
 
 
 def refuse_unknown(option: str, value: str, known: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from rewards.part import PlayedPart
+
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
@@ -42,6 +44,23 @@ class Reward(Protocol):
     """One number or null for each of `episode.turns`."""
 
     def __call__(self, episode: PlayedEpisode) -> Sequence[float | None]: ...
+
+
+class ColumnReward(Reward, Protocol):
+    """A reward that can also score all episodes of a part at once, which is several times as fast.
+
+    Both forms must give the same numbers, to the last bit: `rewards.testing.check_forms` compares them.
+    The easiest way is to ask the same function once for each different input.
+    """
+
+    def by_columns(self, part: PlayedPart) -> pl.Series:
+        """One number for each row of `part.turns`, null for a turn that gets none.
+
+        NaN, or any number that is not finite, means that the columns do not decide: an episode with such
+        a number is given to the one-episode form, whose numbers, or error, then count. So only that form
+        has to know why an episode can't be scored. What this form itself raises, or a wrong number of
+        values, costs every episode of the part its rewards, with the reason.
+        """
 
 
 class Credit(Protocol):

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.answers import MALFORMED, SHARES, Malformed, Share, answer_of, golds_of
+import numpy as np
+import polars as pl
+
+from rewards.answers import (
+    MALFORMED,
+    SHARES,
+    Malformed,
+    Share,
+    answer_of,
+    answers_at,
+    golds_by_task,
+    golds_of,
+    grades_of,
+)
 from rewards.answers import refuse_unknown as refuse
 from rewards.base import PlayedEpisode
-from rewards.by_round import gains
+from rewards.by_round import RoundValues, gains
 from rewards.grading import qa
+from rewards.part import Numbers, PlayedPart, Rows
 from workflows.errors import UsageError
+
+_NOTHING, _PLAN, _ANSWER, _SEARCH, _UPDATE = range(5)  # what a turn is paid for
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +95,7 @@ class F1ByRound:
                 values[position] = f(turn, self.plan_key)
             elif turn["step"] == self.answer_step:
                 values[position] = answers[turn["round"]]
-            elif turn["step"] == self.search_step and _asks_nothing(turn):
+            elif turn["step"] == self.search_step and _asks_nothing(turn["parsed"]):
                 values[position] = 0.0
             elif turn["step"] in (self.search_step, *self.round_steps):
                 sharers.setdefault(turn["round"], []).append(position)
@@ -89,7 +105,64 @@ class F1ByRound:
                 values[position] = change / len(positions) if self.share == "split" else change
         return values
 
+    def by_columns(self, part: PlayedPart) -> pl.Series:
+        kind = part.turns.select(self._kind()).to_series().to_numpy()
+        plans, answering, searches, updates = (
+            np.flatnonzero(kind == k) for k in (_PLAN, _ANSWER, _SEARCH, _UPDATE)
+        )
+        answers = part.rows(pl.col("step") == self.answer_step)  # of frozen roles too
+        parsed = part.decoded("parsed")
+        asking = [row for row in searches.tolist() if not _asks_nothing(parsed[row])]
+        sharers = np.sort(np.concatenate([updates, np.array(asking, np.intp)]))
+        known = part.turns["round"].to_numpy().astype(np.float64)  # null is NaN
+        round = np.nan_to_num(known).astype(np.intp)
 
-def _asks_nothing(turn: Mapping[str, Any]) -> bool:
-    parsed = turn["parsed"]
+        golds = golds_by_task(part, self.mode)
+        grades = self._grades(part, answers, golds)
+        by_round = RoundValues.of(part.episode[answers], round[answers], grades)
+        change = by_round.gain_at(part.episode[sharers], round[sharers] + 1)
+        if self.share == "split":
+            change = change / _times(part.episode[sharers], round[sharers])
+        values = np.zeros(part.turns.height)
+        values[plans] = self._grades(part, plans, golds, self.plan_key)
+        values[answering] = by_round.at(part.episode[answering], round[answering])
+        values[sharers] = change
+
+        no_golds = np.array([its is None for its in golds], np.bool_)
+        values[no_golds[part.task][part.episode]] = np.nan
+        values[answers[np.isnan(grades)]] = np.nan
+        in_rounds = np.concatenate([answers, sharers])
+        values[in_rounds[np.isnan(known[in_rounds])]] = np.nan
+        return part.series(values, (kind != _NOTHING) | np.isnan(values))
+
+    def _kind(self) -> pl.Expr:
+        """What a turn is paid for: the first that holds."""
+        step = pl.when(pl.col("receives")).then("step")
+        return (
+            pl.when(step == self.plan_step)
+            .then(_PLAN)
+            .when(step == self.answer_step)
+            .then(_ANSWER)
+            .when(step == self.search_step)
+            .then(_SEARCH)
+            .when(step.is_in(list(self.round_steps)))
+            .then(_UPDATE)
+            .otherwise(_NOTHING)
+        )
+
+    def _grades(
+        self, part: PlayedPart, rows: Rows, golds: Sequence[qa.Golds | None], key: str | None = None
+    ) -> Numbers:
+        """The F1 of the turns at these rows, NaN where there is none."""
+        said = answers_at(part, rows, self.malformed, key)
+        return grades_of(said, part.task[part.episode[rows]], golds, qa.Golds.f1)
+
+
+def _times(episode: Rows, round: Rows) -> Rows:
+    """How many of the rows have the same episode and round as each."""
+    _, which, times = np.unique(np.stack([episode, round]), axis=1, return_inverse=True, return_counts=True)
+    return np.asarray(times[which.ravel()])
+
+
+def _asks_nothing(parsed: Any) -> bool:
     return not isinstance(parsed, Mapping) or parsed.get("action") == "end"

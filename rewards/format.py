@@ -6,8 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rewards.answers import kept_format
+import numpy as np
+import polars as pl
+
+from rewards.answers import kept_format, kept_formats
 from rewards.base import PlayedEpisode
+from rewards.part import PlayedPart
 from workflows.errors import UsageError
 
 
@@ -44,9 +48,17 @@ class Format:
         values: list[float | None] = [None] * len(episode.turns)
         for position in episode.trainable():
             turn = episode.turns[position]
-            value = self.valid if kept_format(turn) else self.invalid
-            values[position] = 0.0 + self.weights.get(turn["role"], 1.0) * value  # 0, never -0
+            values[position] = self._value(turn["role"], kept_format(turn))
         return values
+
+    def by_columns(self, part: PlayedPart) -> pl.Series:
+        cases = list(zip(part.turns["role"].to_list(), kept_formats(part).tolist(), strict=True))
+        known = {case: self._value(*case) for case in set(cases)}
+        return part.series(np.array([known[case] for case in cases], np.float64), part.receives)
+
+    def _value(self, role: str | None, kept: bool) -> float:
+        weight = 1.0 if role is None else self.weights.get(role, 1.0)
+        return 0.0 + weight * (self.valid if kept else self.invalid)  # 0, never -0
 
 
 def _is_number(value: object) -> bool:

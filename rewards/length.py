@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import polars as pl
+
 from rewards.base import PlayedEpisode
+from rewards.part import PlayedPart
 from workflows.errors import UsageError
 
 
@@ -46,6 +50,14 @@ class Length:
             tokens = episode.turns[position]["num_response_tokens"]
             if tokens is None:
                 raise ValueError(f"turn {position} has no count of response tokens")
-            penalty = self.cost * max(0, tokens - self.budget)
-            values[position] = 0.0 - (penalty if self.most is None else min(penalty, self.most))
+            values[position] = self._value(tokens)
         return values
+
+    def by_columns(self, part: PlayedPart) -> pl.Series:
+        counts = part.turns["num_response_tokens"]
+        known = {n: math.nan if n is None else self._value(n) for n in counts.unique().to_list()}
+        return part.series(np.array([known[n] for n in counts.to_list()], np.float64), part.receives)
+
+    def _value(self, tokens: int) -> float:
+        penalty = self.cost * max(0, tokens - self.budget)
+        return 0.0 - (penalty if self.most is None else min(penalty, self.most))

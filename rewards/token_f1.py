@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewards.answers import MALFORMED, SHARES, Malformed, Share, answer_of, golds_of, last_turn, shared
+import polars as pl
+
+from rewards.answers import (
+    MALFORMED,
+    SHARES,
+    Malformed,
+    Share,
+    answer_of,
+    golds_by_task,
+    golds_of,
+    last_grades,
+    last_turn,
+    shared,
+    shared_by_columns,
+)
 from rewards.answers import refuse_unknown as refuse
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
+from rewards.part import PlayedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +63,8 @@ class TokenF1:
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
         answer = answer_of(last_turn(episode, self.answer_step), self.malformed, self.answer_key)
         return shared(episode, qa.f1(answer, golds_of(episode, self.mode), self.mode), self.share)
+
+    def by_columns(self, part: PlayedPart) -> pl.Series:
+        golds = golds_by_task(part, self.mode)
+        outcomes = last_grades(part, self.answer_step, self.answer_key, self.malformed, golds, qa.Golds.f1)
+        return shared_by_columns(part, outcomes, self.share)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from rewards.by_columns import has_columns
+from rewards.key_order import key_order
+from rewards.part import Flags, Numbers, Rows
+from rewards.reasons import count_kinds
 from rewards.scoring import (
     EPISODES_SEEN,
     TASKS_SEEN,
     TURNS_SEEN,
     Truncated,
     WeightedRewards,
-    kind_of,
     score_variants,
 )
 from stages.base import Account, Context, Lease, Progress, StageResult, map_parts
@@ -73,6 +79,7 @@ def score_together(
     receipts = map_parts(
         score_part,
         indices,
+        brief=all(has_columns(item.reward) for rewards, _ in variants for item in rewards.items),
         on_done=lambda done: progress.advance(turns=done["variants"][0]["turns"]),
         tables=tables,
         sinks=sinks,
@@ -98,52 +105,81 @@ def score_part(
 
 
 def _receipt(index: int, scored: pa.Table, sink: TableSink, turns: pa.Table) -> dict[str, Any]:
-    reasons = [r for r in scored["no_reward_reason"].to_pylist() if r is not None]
+    excluded, failures = count_kinds(scored["no_reward_reason"])
     return {
         "part": sink.write_part(index, scored),
         "turns": scored.num_rows,
-        "excluded": Counter(kind_of(r) for r in reasons),
-        "failures": sorted({r for r in reasons if kind_of(r) != r})[:FAILURES_SHOWN],
+        "excluded": excluded,
+        "failures": failures[:FAILURES_SHOWN],
         "means": episode_means(scored, turns),
     }
 
 
-def episode_means(rewards: pa.Table, turns: pa.Table) -> pl.DataFrame:
-    """Per metric name: the sum over episodes of the episode's mean, their number, lowest and highest.
+class Means(NamedTuple):
+    """Over episodes: the sum of their means, their number, the lowest and the highest."""
+
+    total: float
+    episodes: int
+    low: float
+    high: float
+
+    def merge(self, other: Means) -> Means:
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Means(self.total + other.total, self.episodes + other.episodes, low, high)
+
+
+def episode_means(rewards: pa.Table, turns: pa.Table) -> dict[str, Means]:
+    """By metric name: the means of a part's episodes. `rewards` is sorted by key, a row for each turn.
 
     An episode counts once whatever its number of turns, so that a workflow with more turns compares
     with one that has fewer.
     """
-    frame = pl.DataFrame(rewards.drop_columns(["no_reward_reason"]))
-    who = pl.DataFrame(turns.select([*TURN_KEYS, "role", "model_id"]))
-    rewarded = frame.filter(pl.col("reward").is_not_null()).join(who, on=TURN_KEYS)
-    part = pl.col("reward_parts").struct
-    parts = rewarded.explode("reward_parts").with_columns(name=part.field("name"), value=part.field("value"))
-    named = [
-        rewarded.select("episode_id", "turn_index", name=pl.lit("reward"), value="reward"),
-        *(
-            frame.select("episode_id", "turn_index", name=prefix + pl.col(column), value=value)
-            for frame, prefix, column, value in (
-                (parts, pl.lit("reward/part/"), "name", "value"),
-                (rewarded, pl.lit("reward/role/"), "role", "reward"),
-                (rewarded, pl.lit("reward/model/"), "model_id", "reward"),
-            )
-        ),
-    ]
-    return (
-        pl.concat(named)
-        .drop_nulls("value")
-        .sort("name", *TURN_KEYS)
-        .group_by("name", "episode_id", maintain_order=True)
-        .agg(pl.col("value").mean())
-        .group_by("name", maintain_order=True)
-        .agg(
-            total=pl.col("value").sum(),
-            episodes=pl.len(),
-            low=pl.col("value").min(),
-            high=pl.col("value").max(),
-        )
-    )
+    episode = _codes(rewards["episode_id"].combine_chunks())[0]
+    reward, rewarded = _numbers(rewards["reward"].combine_chunks())
+    found = {"reward": _means(episode[rewarded], reward[rewarded])}
+
+    named = rewards["reward_parts"].combine_chunks()
+    of_turn = pc.list_parent_indices(named).to_numpy()
+    name, value = named.flatten().flatten()
+    values, given = _numbers(value)
+    for text, where in _each(name):
+        rows = where & given & rewarded[of_turn]
+        found[f"reward/part/{text}"] = _means(episode[of_turn[rows]], values[rows])
+
+    who = turns.select([*TURN_KEYS, "role", "model_id"])
+    order = key_order(pl.DataFrame(who.select(TURN_KEYS)))
+    for column, kind in (("role", "role"), ("model_id", "model")):
+        for text, where in _each(who[column].combine_chunks()):
+            rows = (where if order is None else where[order]) & rewarded
+            found[f"reward/{kind}/{text}"] = _means(episode[rows], reward[rows])
+    return {name: means for name, means in sorted(found.items()) if means.episodes}
+
+
+def _means(episode: Rows, values: Numbers) -> Means:
+    """Of values and the episode of each."""
+    if not len(values):
+        return Means(0.0, 0, math.inf, -math.inf)
+    times, sums = np.bincount(episode), np.bincount(episode, weights=values)
+    means = sums[times > 0] / times[times > 0]
+    return Means(math.fsum(means), len(means), float(means.min()), float(means.max()))
+
+
+def _numbers(column: pa.Array) -> tuple[Numbers, Flags]:
+    """Values, and where there are any."""
+    return pc.fill_null(column, 0.0).to_numpy(), pc.is_valid(column).to_numpy(zero_copy_only=False)
+
+
+def _codes(column: pa.Array) -> tuple[Rows, list[Any]]:
+    """For each row the position of its text among the different ones; null has none, -1."""
+    encoded = column.dictionary_encode()
+    return pc.fill_null(encoded.indices, -1).to_numpy(), encoded.dictionary.to_pylist()
+
+
+def _each(column: pa.Array) -> Iterator[tuple[str, Flags]]:
+    """Each text of a column, and where it stands."""
+    codes, texts = _codes(column)
+    for code, text in enumerate(texts):
+        yield text, codes == code
 
 
 def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
@@ -153,10 +189,13 @@ def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
         excluded.update(receipt["excluded"])
     turns = sum(r["turns"] for r in receipts)
     rewarded = turns - excluded.total()
-    means = pl.concat([r["means"] for r in receipts]) if receipts else pl.DataFrame()
+    means: dict[str, Means] = {}
+    for receipt in receipts:
+        for name, of_part in receipt["means"].items():
+            means[name] = means[name].merge(of_part) if name in means else of_part
     metrics: dict[str, float] = {"rewarded_turns": rewarded, "turns_without_reward": excluded.total()}
     notes = [f"excluded, {failure}" for r in receipts for failure in r["failures"]][:FAILURES_SHOWN]
-    for name, total, episodes, low, high in _merged(means):
+    for name, (total, episodes, low, high) in sorted(means.items()):
         metrics[name] = total / episodes
         if episodes > 1 and low == high and name.startswith("reward/part/"):
             notes.append(
@@ -165,12 +204,3 @@ def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
             )
     account = Account("turns to rewards", "turn", turns, rewarded, dict(sorted(excluded.items())))
     return StageResult({"rewards": parts}, [account], metrics, notes)
-
-
-def _merged(means: pl.DataFrame) -> list[tuple[str, float, int, float, float]]:
-    if not means.height:
-        return []
-    merged = means.group_by("name", maintain_order=True).agg(
-        pl.col("total", "episodes").sum(), pl.col("low").min(), pl.col("high").max()
-    )
-    return merged.sort("name").rows()

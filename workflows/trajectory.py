@@ -348,4 +348,5 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         raise KeyError(f"columns {sorted(missing)} are missing")
     if extra := set(table.column_names) - set(schema.names):
         raise KeyError(f"columns {sorted(extra)} are not in the schema ({', '.join(schema.names)})")
-    return table.select(schema.names).cast(schema).replace_schema_metadata(None)
+    table = table.select(schema.names).replace_schema_metadata(None)
+    return table if table.schema.equals(schema) else table.cast(schema)  # a cast takes long even of equals

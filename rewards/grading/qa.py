@@ -42,8 +42,7 @@ def f1(prediction: str, golds: Sequence[str], mode: Mode = "strict") -> float:
     Raises:
         ValueError: `golds` is empty; there is nothing to compare with, which is not a score of 0.
     """
-    predicted = _tokens(prediction, mode)
-    return max([_f1_of_tokens(predicted, _tokens(gold, mode), mode) for gold in _some(golds)])
+    return Golds(golds, mode).f1(prediction)
 
 
 def exact_match(prediction: str, golds: Sequence[str], mode: Mode = "strict") -> float:
@@ -52,11 +51,33 @@ def exact_match(prediction: str, golds: Sequence[str], mode: Mode = "strict") ->
     Raises:
         ValueError: `golds` is empty.
     """
-    predicted = _tokens(prediction, mode)
-    may_be_empty = mode != "strict"
-    return max(
-        float(predicted == _tokens(gold, mode) and (may_be_empty or bool(predicted))) for gold in _some(golds)
-    )
+    return Golds(golds, mode).exact_match(prediction)
+
+
+class Golds:
+    """The gold answers of a task, normalised once for the many predictions that they are compared with.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    def __init__(self, golds: Sequence[str], mode: Mode = "strict") -> None:
+        if isinstance(golds, str):
+            raise TypeError(f"golds must be a list of answers, got the text {golds!r}")
+        if not golds:
+            raise ValueError("there is no gold answer to grade against")
+        self._mode: Mode = mode
+        self._golds = [_tokens(gold, mode) for gold in golds]
+
+    def f1(self, prediction: str) -> float:
+        """See `f1`."""
+        predicted = _tokens(prediction, self._mode)
+        return max([_f1_of_tokens(predicted, gold, self._mode) for gold in self._golds])
+
+    def exact_match(self, prediction: str) -> float:
+        """See `exact_match`."""
+        predicted = _tokens(prediction, self._mode)
+        return float(predicted in self._golds and (self._mode != "strict" or bool(predicted)))
 
 
 def usable(gold: str, mode: Mode = "strict") -> bool:
@@ -64,19 +85,12 @@ def usable(gold: str, mode: Mode = "strict") -> bool:
     return bool(_tokens(gold, mode))
 
 
-def _some(golds: Sequence[str]) -> Sequence[str]:
-    if isinstance(golds, str):
-        raise TypeError(f"golds must be a list of answers, got the text {golds!r}")
-    if not golds:
-        raise ValueError("there is no gold answer to grade against")
-    return golds
-
-
 def _f1_of_tokens(predicted: tuple[str, ...], gold: tuple[str, ...], mode: Mode) -> float:
-    if mode == "official_squad":
-        if not predicted or not gold:
-            return float(predicted == gold)
-    elif predicted != gold and (_is_closed(predicted) or _is_closed(gold)):
+    if predicted == gold:
+        return 1.0 if predicted or mode == "official_squad" else 0.0
+    if not predicted or not gold:
+        return 0.0
+    if mode != "official_squad" and (_is_closed(predicted) or _is_closed(gold)):
         return 0.0
     common = _in_common(predicted, gold)
     if common == 0:
@@ -114,10 +128,15 @@ def _tokens(text: str, mode: Mode) -> tuple[str, ...]:
 # The published normaliser.
 
 _ASCII_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_PUNCTUATION_BYTES: Final = string.punctuation.encode("ascii")
+_ARTICLE_WORDS: Final = frozenset({"a", "an", "the"})
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 
 
 def _official_tokens(text: str) -> tuple[str, ...]:
+    if text.isascii() and text.isprintable():  # letters, digits and spaces are left: articles are whole words
+        words = text.lower().encode("ascii").translate(None, _PUNCTUATION_BYTES).decode("ascii").split()
+        return tuple([word for word in words if word not in _ARTICLE_WORDS])
     return tuple(_ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
 
 
@@ -137,7 +156,6 @@ _INITIALISM: Final = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]?")  # u.s., u.s.a
 _BY_CHARACTER: Final = re.compile(  # kana, Chinese characters
     r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
 )
-_ARTICLE_WORDS: Final = frozenset({"a", "an", "the"})
 _SYMBOLS: Final = frozenset("#%&@*/\\")  # Unicode calls them punctuation, answers mean them
 
 
