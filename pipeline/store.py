@@ -11,6 +11,7 @@ again; a folder without one is unfinished work, cleared before the stage runs ag
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import time
@@ -167,7 +168,7 @@ class IterationStore:
             notes=result.notes,
             seconds=seconds,
             finished_at=time.time(),
-            packages=package_versions(),
+            packages=dict(package_versions()),
         )
         self.folder.write_text(f"{stage.folder}/manifest.json", manifest.to_json())
         return manifest
@@ -267,7 +268,8 @@ def input_hashes(inputs: Mapping[str, TableRef]) -> dict[str, str]:
     }
 
 
-def package_versions() -> dict[str, str]:
+@functools.cache  # reading them takes as long as scoring a part does
+def package_versions() -> Mapping[str, str]:
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

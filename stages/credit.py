@@ -15,14 +15,12 @@ from rewards.credit.assign import (
     EPISODES_SEEN,
     REWARDS_SEEN,
     TURNS_SEEN,
-    assign_credit,
-    group_keys_of,
-    group_metrics,
+    credit_turns,
     join_turns,
     usable_turns,
 )
 from rewards.credit.silent import LeaveOutSilent
-from rewards.scoring import kind_of
+from rewards.reasons import count_kinds
 from stages.base import Account, Context, Lease, StageResult, map_parts
 from stages.tables import TableRef, TableSink, aligned_parts
 from workflows.trajectory import BASELINES, CREDIT
@@ -76,6 +74,7 @@ class CreditStage:
         receipts = map_parts(
             credit_part,
             indices,
+            brief=True,
             on_done=lambda done: context.progress.advance(turns=done["turns"]),
             tables=tables,
             sink=outputs["credit"],
@@ -105,7 +104,7 @@ class CreditStage:
         before = pl.DataFrame(BASELINES.empty_table())
         if self._remembers:
             before = pl.DataFrame(inputs["baselines_before"].read())
-        receipts = map_parts(survey_part, indices, tables=tables, method=method)
+        receipts = map_parts(survey_part, indices, brief=True, tables=tables, method=method)
         surveys = [r["survey"] for r in receipts if r["survey"] is not None]
         after = method.after(surveys, before, iteration) if self._remembers else None
         return method.bound(surveys, before), after
@@ -125,20 +124,27 @@ def credit_part(
     leave_out: LeaveOutSilent | None = None,
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its part and counts."""
-    turns, episodes, rewards = _read(index, tables)
-    credit = assign_credit(turns, episodes, rewards, method, leave_out)
+    credited = credit_turns(*_read(index, tables, parts=leave_out is not None), method, leave_out)
     return {
-        "part": sink.write_part(index, credit),
-        "turns": credit.num_rows,
-        "excluded": Counter(kind_of(r) for r in credit["excluded"].to_pylist() if r is not None),
-        "groups": Counter(group_metrics(turns, episodes, rewards, credit, group_keys_of(method))),
+        "part": sink.write_part(index, credited.table),
+        "turns": credited.table.num_rows,
+        "excluded": count_kinds(credited.table["excluded"])[0],
+        "groups": Counter(credited.groups),
     }
 
 
-def _read(index: int, tables: Mapping[str, TableRef]) -> tuple[pa.Table, pa.Table, pa.Table]:
+def _read(
+    index: int, tables: Mapping[str, TableRef], parts: bool = False
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Turns, episodes and rewards; these with their parts, which take long to read, only where asked."""
+    of_rewards = [name for name in REWARDS_SEEN.names if parts or name != "reward_parts"]
     turns, episodes, rewards = (
-        tables[name].read_part(index, schema.names)
-        for name, schema in (("turns", TURNS_SEEN), ("episodes", EPISODES_SEEN), ("rewards", REWARDS_SEEN))
+        tables[name].read_part(index, names)
+        for name, names in (
+            ("turns", TURNS_SEEN.names),
+            ("episodes", EPISODES_SEEN.names),
+            ("rewards", of_rewards),
+        )
     )
     return turns, episodes, rewards
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.credit.assign import assign_credit, group_metrics
+from rewards.credit.assign import assign_credit, credit_turns
 from rewards.credit.group_relative import GroupRelative
 from rewards.credit.returns import add_return
 from workflows.errors import SchemaError, UsageError
@@ -153,8 +153,11 @@ def test_a_single_episode_gets_zero_and_is_counted() -> None:
     assert (found["t", 0, 0], found["t", 0, 1]) == (0.0, 0.0)
     assert (found["u", 0, 0], found["u", 1, 0]) == (0.5, -0.5)
     tables = rollout(rewards_of)
-    counts = group_metrics(*tables, assign_credit(*tables, method), method.group_keys)
-    assert counts == {"groups": 2, "groups_without_signal": 1, "groups_of_one_episode": 1}
+    assert credit_turns(*tables, method).groups == {
+        "groups": 2,
+        "groups_without_signal": 1,
+        "groups_of_one_episode": 1,
+    }
 
 
 def test_two_tasks_are_two_groups() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from rewards.base import Credit
 from rewards.credit.silent import SILENT, LeaveOutSilent
+from rewards.key_order import by_key, same_keys
+from rewards.part import Flags
 from workflows.errors import SchemaError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
 
@@ -21,6 +25,18 @@ TURNS_SEEN: Final = pa.schema([TURNS.field(c) for c in _TURN_COLUMNS])
 REWARDS_SEEN: Final = pa.schema([REWARDS.field(c) for c in _REWARD_COLUMNS])
 
 
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """The credit table, and how many groups can teach.
+
+    `groups` counts those (by the method's keys) that have usable turns: all of them as "groups",
+    "groups_without_signal", whose advantages are all 0, and "groups_of_one_episode".
+    """
+
+    table: pa.Table
+    groups: dict[str, int]
+
+
 def assign_credit(
     turns: pa.Table,
     episodes: pa.Table,
@@ -28,37 +44,45 @@ def assign_credit(
     method: Credit,
     leave_out: LeaveOutSilent | None = None,
 ) -> pa.Table:
+    """The table of `credit_turns`."""
+    return credit_turns(turns, episodes, rewards, method, leave_out).table
+
+
+def credit_turns(
+    turns: pa.Table,
+    episodes: pa.Table,
+    rewards: pa.Table,
+    method: Credit,
+    leave_out: LeaveOutSilent | None = None,
+) -> Credited:
     """Return and advantage of every turn that has a reward; one row of `CREDIT` per turn, sorted by key.
 
     A turn without a reward is `excluded` for the reason that it has none, and no part of any baseline:
     its group goes on with the others. Turns of silent groups are excluded where `leave_out` is given,
-    after the credit, so that they count in a baseline over all groups.
+    after the credit, so that they count in a baseline over all groups. Of `rewards`, the parts are looked
+    at by `leave_out` only.
 
     Raises:
         SchemaError: the tables do not hold the same turns, or `method` returned other turns than it
             got, or a number that is not finite.
     """
     frame = join_turns(turns, episodes, rewards)
-    usable = usable_turns(frame)
+    usable, keys = usable_turns(frame), group_keys_of(method)
     credited = _checked(method(usable), usable, method) if usable.height else _no_credit()
-    silent = credited.select(TURN_KEYS).clear()
+    usable = usable.with_columns(credited["return"], credited["advantage"])
+    silent = np.zeros(usable.height, np.bool_)
     if leave_out is not None:
-        keyed = usable.join(credited.select(*TURN_KEYS, "return"), on=TURN_KEYS, maintain_order="left")
-        silent = leave_out.silent(keyed, rewards, group_keys_of(method))
-    table = (
-        frame.select(*TURN_KEYS, pl.col("no_reward_reason").alias("excluded"))
-        .join(credited, on=TURN_KEYS, how="left", maintain_order="left")
-        .join(silent.with_columns(_silent=pl.lit(True)), on=TURN_KEYS, how="left", maintain_order="left")
-        .with_columns(excluded=pl.when("_silent").then(pl.lit(SILENT)).otherwise("excluded"))
-        .with_columns(channels=pl.lit([], dtype=pl.List(pl.Struct({"name": pl.String, "value": pl.Float64}))))
-        .select(CREDIT.names)
-    )
-    return table.to_arrow().cast(CREDIT)
+        left_out = leave_out.silent(usable.drop("advantage"), rewards, keys).with_columns(_silent=True)
+        marked = usable.join(left_out, on=TURN_KEYS, how="left", maintain_order="left")
+        silent = marked["_silent"].fill_null(False).to_numpy()
+    if silent.any():
+        usable = usable.filter(pl.Series(~silent))
+    return Credited(_table(frame, credited, silent), _groups(usable, keys))
 
 
 def usable_turns(frame: pl.DataFrame) -> pl.DataFrame:
     """What a credit method gets of `join_turns`: the turns that have a reward."""
-    return frame.filter(pl.col("reward").is_not_null()).drop("no_reward_reason", "reward_parts")
+    return frame.lazy().filter(pl.col("reward").is_not_null()).drop("no_reward_reason").collect()
 
 
 def group_keys_of(method: Credit) -> Sequence[str]:
@@ -71,45 +95,58 @@ def join_turns(turns: pa.Table, episodes: pa.Table, rewards: pa.Table) -> pl.Dat
     """Turns with their episode's identity and their reward, sorted by key.
 
     Raises:
-        SchemaError: see `assign_credit`.
+        SchemaError: see `credit_turns`.
     """
-    left, middle, right = (
-        _frame(table, seen)
-        for table, seen in ((turns, TURNS_SEEN), (episodes, EPISODES_SEEN), (rewards, REWARDS_SEEN))
-    )
+    left, middle = _frame(turns, TURNS_SEEN), _frame(episodes, EPISODES_SEEN)
+    right = pl.DataFrame(rewards.select([*TURN_KEYS, "reward", "no_reward_reason"]))
     for name, frame, keys in (
         ("turns", left, TURN_KEYS),
         ("episodes", middle, ("episode_id",)),
         ("rewards", right, TURN_KEYS),
     ):
-        if twice := frame.filter(pl.struct(keys).is_duplicated()).height:
+        if twice := int(frame[list(keys)].is_duplicated().sum()):
             raise SchemaError(f"{name} has {twice} rows whose {', '.join(keys)} another row has too")
-    joined = left.join(middle, on="episode_id", how="inner").join(right, on=TURN_KEYS, how="inner")
-    if not joined.height == left.height == right.height:
+    left, right = by_key(left), by_key(right)
+    joined = left.join(middle, on="episode_id", how="inner", maintain_order="left")
+    if not (joined.height == left.height and same_keys(left, right)):
+        shared = joined.join(right, on=TURN_KEYS, how="semi").height
         raise SchemaError(
-            f"turns ({left.height} rows) and rewards ({right.height}) share only {joined.height} turns of "
+            f"turns ({left.height} rows) and rewards ({right.height}) share only {shared} turns of "
             f"the {middle.height} episodes; these tables are not of one rollout"
         )
-    return joined.sort(TURN_KEYS)
+    return joined.with_columns(right["reward"], right["no_reward_reason"])
 
 
-def group_metrics(
-    turns: pa.Table, episodes: pa.Table, rewards: pa.Table, credit: pa.Table, keys: Sequence[str]
-) -> dict[str, int]:
-    """How many groups (by `keys`) can teach: `groups`, `groups_without_signal`, `groups_of_one_episode`.
+def _table(frame: pl.DataFrame, credited: pl.DataFrame, silent: Flags) -> pa.Table:
+    """`CREDIT` for all turns of the frame; `credited` has those with a reward, in the same order."""
+    usable = frame["reward"].is_not_null().to_numpy()
+    is_silent = np.zeros(frame.height, np.bool_)
+    is_silent[usable] = silent
+    excluded = frame["no_reward_reason"]
+    if is_silent.any():
+        excluded = excluded.zip_with(~pl.Series(is_silent), pl.Series([SILENT]))
+    nothing = CREDIT.field("channels").type.value_type
+    columns = {
+        **{key: frame[key].to_arrow() for key in TURN_KEYS},
+        **{name: _spread(credited[name], usable) for name in ("return", "advantage")},
+        "excluded": excluded.to_arrow(),
+        "channels": pa.ListArray.from_arrays(np.zeros(frame.height + 1, np.int32), pa.array([], nothing)),
+    }
+    return pa.table(columns).cast(CREDIT)
 
-    A group without signal has usable turns whose advantages are all 0; `groups` counts those that
-    have usable turns at all.
-    """
-    usable = _frame(credit, CREDIT).filter(pl.col("excluded").is_null())
-    groups = (
-        join_turns(turns, episodes, rewards)
-        .join(usable.select(*TURN_KEYS, "advantage"), on=TURN_KEYS)
-        .group_by(keys)
-        .agg(
-            silent=(pl.col("advantage").fill_null(1.0) == 0).all(),  # null: given later, token by token
-            alone=pl.col("episode_id").n_unique() == 1,
-        )
+
+def _spread(numbers: pl.Series, where: Flags) -> pa.Array:
+    """The numbers at the rows where they belong, null elsewhere."""
+    values, given = np.zeros(len(where)), np.zeros(len(where), np.bool_)
+    values[where] = numbers.to_numpy()  # null is NaN
+    given[where] = numbers.is_not_null().to_numpy()
+    return pa.array(values, mask=~given)
+
+
+def _groups(usable: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:
+    groups = usable.group_by(keys).agg(
+        silent=(pl.col("advantage").fill_null(1.0) == 0).all(),  # null: given later, token by token
+        alone=pl.col("episode_id").n_unique() == 1,
     )
     return {
         "groups": groups.height,
@@ -119,7 +156,7 @@ def group_metrics(
 
 
 def _checked(credited: Any, given: pl.DataFrame, method: Credit) -> pl.DataFrame:
-    """What a method returned, narrowed to keys, return and advantage."""
+    """What a method returned, narrowed to keys, return and advantage, in the order of `given`."""
     function = getattr(method, "func", method)  # a plain function comes as a partial
     who = f"credit method {getattr(function, '__name__', type(function).__name__)}"
     wanted = [*TURN_KEYS, "return", "advantage"]
@@ -128,14 +165,16 @@ def _checked(credited: Any, given: pl.DataFrame, method: Credit) -> pl.DataFrame
     if missing := set(wanted) - set(credited.columns):
         raise SchemaError(f"{who} returned no column {', '.join(sorted(missing))}; add it to every turn")
     narrow = credited.select(*TURN_KEYS, pl.col("return", "advantage").cast(pl.Float64))
-    same = narrow.join(given, on=TURN_KEYS, how="semi").height
-    if not same == narrow.height == given.height or narrow.select(TURN_KEYS).is_duplicated().any():
+    if not same_keys(narrow, given):
+        narrow = by_key(narrow)
+    if not same_keys(narrow, given):
+        same = narrow.join(given, on=TURN_KEYS, how="semi").height
         raise SchemaError(
             f"{who} returned {narrow.height} rows, {same} of them turns that it got, for {given.height} "
             "turns; return each turn once, with its keys"
         )
     for column in ("return", "advantage"):
-        if bad := narrow.filter(~pl.col(column).is_finite()).height:
+        if bad := int((~np.isfinite(narrow[column].drop_nulls().to_numpy())).sum()):
             raise SchemaError(f"{who}: {column} is not finite in {bad} turns; use null where there is none")
     return narrow
 

@@ -108,7 +108,7 @@ def compare(turns: pl.DataFrame, by: str, returns: Returns, gamma: float) -> pl.
         .with_columns(_above=pl.col("return") - pl.col("return").min().over(group))
         .with_columns(
             _episode_mean=pl.col("_above").mean().over(cell),
-            _first=pl.int_range(pl.len()).over(cell) == 0,
+            _first=pl.struct(cell).is_first_distinct(),
             _episodes=pl.col("episode_id").n_unique().over(group),
         )
         .with_columns(_baseline=pl.col("_episode_mean").filter(pl.col("_first")).mean().over(group))

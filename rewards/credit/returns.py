@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 import polars as pl
 
-from workflows.trajectory import TURN_KEYS
+from rewards.key_order import by_key
 
 Returns = Literal["turn", "to_go"]
 RETURNS: Final[tuple[Returns, ...]] = get_args(Returns)
@@ -22,7 +22,7 @@ def add_return(turns: pl.DataFrame, kind: Returns, gamma: float = 1.0) -> pl.Dat
     - "to_go": its own and all later rewards of its episode, each later turn discounted by `gamma`
       once more. Turns that have no row (tools, frozen roles) do not discount.
     """
-    turns = turns.sort(TURN_KEYS)
+    turns = by_key(turns)
     if kind == "turn":
         return turns.with_columns(pl.col("reward").alias("return"))
     to_go = turns.select(pl.int_range(pl.len()).reverse().over("episode_id")).to_series().to_numpy()
