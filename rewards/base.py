@@ -50,7 +50,8 @@ class ColumnReward(Reward, Protocol):
     """A reward that can also score all episodes of a part at once, which is several times as fast.
 
     Both forms must give the same numbers, to the last bit: `rewards.testing.check_forms` compares them.
-    The easiest way is to ask the same function once for each different input.
+    The easiest way is to ask the same function once for each different input. A subclass that overrides
+    `__call__` alone has no column form.
     """
 
     def by_columns(self, part: PlayedPart) -> pl.Series:

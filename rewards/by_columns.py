@@ -26,7 +26,13 @@ class ColumnValues:
 
 
 def has_columns(reward: Any) -> bool:
-    return callable(getattr(reward, "by_columns", None))
+    """Whether a reward has a column form of its own: one that a class inherits while it overrides the
+    one-episode form says what the parent says."""
+    owners = [
+        next((i for i, kind in enumerate(type(reward).__mro__) if name in vars(kind)), None)
+        for name in ("by_columns", "__call__")
+    ]
+    return owners[0] is not None and owners[1] is not None and owners[0] <= owners[1]
 
 
 def column_values(item: WeightedReward, part: PlayedPart) -> ColumnValues:

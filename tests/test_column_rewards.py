@@ -245,6 +245,16 @@ def test_the_reward_in_the_readme_is_one() -> None:
     check_forms(names["Brevity"](), *drawn(1))
 
 
+def test_a_subclass_that_changes_the_one_episode_form_alone_is_asked_in_that_form() -> None:
+    class Doubled(Brevity):
+        def __call__(self, episode: PlayedEpisode) -> list[float | None]:
+            return [None if value is None else 2 * value for value in super().__call__(episode)]
+
+    once, twice = scored(Brevity(), drawn(1)), scored(Doubled(), drawn(1))
+    assert [row["reward"] and 2 * row["reward"] for row in once] == [row["reward"] for row in twice]
+    assert any(row["reward"] for row in once)
+
+
 def test_forms_that_disagree_are_told_turn_by_turn() -> None:
     wrong = Scripted(lambda part: part.turns["num_response_tokens"].cast(pl.Float64))
     with pytest.raises(AssertionError, match=r"turn \d+ of episode 't\d/\d+': by columns .*, by episode"):
