@@ -29,6 +29,7 @@ from stages.engines.base import (
     logprobs_mode_of,
     require_adapter,
 )
+from stages.engines.vllm_worker import OWNER
 from stages.precision import engine_dtype, weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
@@ -47,6 +48,7 @@ class VllmServer:
         self.on_cuda = spec.num_gpus > 0
         # The engine core, a child process, runs its worker inside itself: one process less.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ[OWNER] = str(os.getpid())
         if not self.on_cuda:
             # vLLM compiles one small function even when told to run eagerly: 18 s at the first request.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import threading
+import time
+from typing import Any, Final
+
+OWNER: Final = "CADRE_ENGINE_OWNER"  # in the environment: id of the process that started the engine core
 
 
 class CadreWorker:
@@ -26,3 +31,24 @@ class CadreWorker:
             for module in self.model_runner.get_model().modules():
                 if isinstance(module, ParallelLMHead):
                     module.quant_method.process_weights_after_loading(module)
+
+
+def _end_with_owner() -> None:
+    """End this process when the one that started it has ended, however that was.
+
+    vLLM's engine core waits for word from its front end, and goes on with its weights, its cache and what
+    it was computing when that was killed: a run that ended by `kill -9` would leave it behind for good.
+    """
+    owner = os.environ.get(OWNER)
+    if owner is None or int(owner) != os.getppid():
+        return  # imported elsewhere, or by a worker whose parent, the engine core, sees to it
+
+    def watch() -> None:
+        while os.getppid() == int(owner):
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="cadre-owner", daemon=True).start()
+
+
+_end_with_owner()  # as early as this module is known: loading the weights takes half a minute
