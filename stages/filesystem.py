@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import fsspec
 
-from workflows.errors import CadreError, UsageError
+from workflows.errors import CadreError, UsageError, did_you_mean
 
 # They have no folders; making one there makes a bucket, which a misspelt URL should not.
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
@@ -30,10 +30,13 @@ def filesystem(url: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         protocol = url.partition("://")[0]
+        if isinstance(error, ValueError):
+            known = fsspec.available_protocols()
+            unknown = f"{protocol!r} is no kind of filesystem{did_you_mean(protocol, known)}"
+            raise UsageError(f"{url} can't be opened: {error if protocol in known else unknown}") from None
         extra = _EXTRAS.get(protocol)
         remedy = f"pip install 'cadre-rl[{extra}]'" if extra else "install it, or use a folder"
-        what = f"needs a package that is not here: {error}" if isinstance(error, ImportError) else str(error)
-        raise UsageError(f"{url} can't be opened: {what}; {remedy}") from None
+        raise UsageError(f"{url} needs a package that is not here: {error}; {remedy}") from None
     _forget_listings(fs)
     return fs, path
 

@@ -101,7 +101,7 @@ def test_a_folder_is_used_where_it_lies_and_a_url_is_copied_once_for_each_conten
         ("tinny", "did you mean 'tiny'"),
         ("/no/such/folder", "nor a folder that exists"),
         ("file:///no/such/folder", "not a folder that exists"),
-        ("nope://bucket/model", "can't be read"),
+        ("nope://bucket/model", "can't be opened"),
     ],
 )
 def test_names_that_lead_nowhere_are_refused(name: str, said: str, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pipeline.session import session
 from pipeline.settings import parse_settings
 from pipeline.store import Run, check_part
 from pipeline.sweep import plan_sweep, run_sweep
+from pipeline.sweep_process import train_apart
 from stages.base import Quiet
 from stages.filesystem import filesystem
 from stages.tables import TableSink
@@ -36,13 +37,20 @@ from tests.s3_server import BUCKET, environment, s3_server
 from tests.test_iteration import same
 from tests.test_kills import ROOT, start, wait_for
 from tests.test_kills import tables as all_tables
-from tests.test_sweep import SIGNAL
+from tests.test_sweep import SIGNAL, in_this_process
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import CREDIT
 
 pytestmark = pytest.mark.slow
 
-TEAM = merge(SIGNAL, {"checkpoints": {"every": 1, "keep": 1}, "evaluate": {"split": "train", "tasks": 2}})
+TEAM = merge(
+    SIGNAL,
+    {
+        "models": {"team": {"max_batch_size": 1}},  # whatever batch a request lands in changes its last bits
+        "checkpoints": {"every": 1, "keep": 1},
+        "evaluate": {"split": "train", "tasks": 2},
+    },
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +133,7 @@ def test_a_root_that_can_not_work_is_refused_before_anything_starts(
     for place, words in {
         "s3://nowhere-at-all/runs": "there is no bucket 'nowhere-at-all'; make it first",
         "memory://runs": "memory of one process",
-        "s5://x/runs": "Protocol not known: s5",
+        "s5://x/runs": "no kind of filesystem",
     }.items():
         with pytest.raises(UsageError, match=words):
             assemble(parse_settings(merge(TEAM, {"run": {"root": place}})))
@@ -222,14 +230,19 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     assert "model.safetensors" in Folder(f"s3://{BUCKET}/out").names()
 
 
-def test_a_sweep_lies_where_its_runs_lie(root: str, tmp_path: Path, capsys: Any) -> None:
+def test_a_sweep_lies_where_its_runs_lie(root: str, cluster: None, tmp_path: Path, capsys: Any) -> None:
     config = tmp_path / "signal.toml"
     config.write_text(tomlkit.dumps(merge(SIGNAL, {"run": {"root": root}})))
     given: dict[str, Any] = {"regimes": None, "set_for": [], "seeds": None, "name": "s"}
     sweep = plan_sweep(str(config), [], iterations=1, grid=["ppo.learning_rate=1e-3"], **given)
-    run_sweep(sweep)
-    run_sweep(sweep)
+    run_sweep(sweep, in_this_process)
+    run_sweep(sweep, in_this_process)
     out = capsys.readouterr().out
     assert "1 iterations in" in out
     assert "has its 1 iterations already" in out
+    settings = sweep.settings(sweep.members[0], {})
+    broken = settings.model_copy(update={"workflow": settings.workflow.model_copy(update={"use": "no_such"})})
+    cause = train_apart(broken, 2, Folder(f"{root}/s"), lambda _: None)
+    assert cause is not None
+    assert "no_such" in cause
     assert Folder(f"{root}/s").names() == ["s-learning_rate-1e-3-s0.log", "sweep.json", "sweep.toml"]

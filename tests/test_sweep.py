@@ -234,43 +234,44 @@ def test_three_regimes_play_the_same_tasks_and_a_sweep_that_was_stopped_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_sweep_that_is_killed_anywhere_ends_as_an_unbroken_one(planned: Any, tmp_path: Path) -> None:
-    """Killed at once, in its first run, and in its second with that run's own process."""
-    options = [
-        "--grid",
-        "ppo.learning_rate=1e-2,1e-3",
-        "--name",
-        "s",
-        "--config",
-        str(tmp_path / "signal.toml"),
-    ]
-    root, uri = f"{tmp_path}/broken", f"sqlite:///{tmp_path}/broken/mlflow.db"
-    sets = ["--set", f'run.root="{root}"', "--set", f'tracking.uri="{uri}"']
-    whole = planned(grid=["ppo.learning_rate=1e-2,1e-3"])  # writes the settings file
-    argv = [sys.executable, "-m", "pipeline", "run", "sweep", "--iterations", "1", *options, *sets]
-    log = tmp_path / "log"
-    names = [m.name for m in whole.members]
-    points = ["s/sweep.json", *(f"{name}/iterations/00000/rollout/begun.json" for name in names)]
-    for number, point in enumerate(points):
+def test_a_sweep_that_is_killed_anywhere_ends_as_an_unbroken_one(
+    scripted: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """Killed in its first run, whose own process stops by itself, and in its second together with it."""
+    root, uri = f"{tmp_path}/broken", f"sqlite:///{tmp_path}/mlflow.db"
+    small = {"data": {"tasks_per_iteration": 1}, "rollout": {"group_size": 2}}
+    config, log = tmp_path / "settings.toml", tmp_path / "log"
+    config.write_text(tomlkit.dumps(scripted(run={"root": root}, tracking={"uri": uri}, **small)))
+    grid = "ppo.learning_rate=1e-2,1e-3"
+    argv = [sys.executable, "-m", "pipeline", "run", "sweep", "--iterations", "1", "--grid", grid]
+    argv += ["--name", "s", "--config", str(config)]
+    options: dict[str, Any] = {"regimes": None, "set_for": [], "seeds": None, "name": "s"}
+    whole = plan_sweep(
+        str(config), [f"run.root={tmp_path}/whole", "tracking.uri=none"], iterations=1, grid=[grid], **options
+    )
+    first, second = (m.name for m in whole.members)
+    for name in (first, second):
         process = start(argv, log)
-        wait_for((Path(root) / point).exists, process, seconds=240)
-        own = psutil.Process(process.pid).children()
-        process.kill()
-        process.wait()
-        if number == 2:
+        try:
+            wait_for((Path(root) / name / "iterations/00000/rollout/begun.json").exists, process, seconds=240)
+            own = psutil.Process(process.pid).children()
+        finally:
+            process.kill()
+            process.wait()
+        if name == second:
             for child in own:
                 child.kill()
     finish(argv, log)
     run_sweep(whole, in_this_process)
-    for name in names:
+    for name in (first, second):
         one, other = tables(root, name), tables(whole.root, name)
         assert one.keys() == other.keys()
         assert all(frame.equals(other[table]) for table, frame in one.items())
     found = [
         json.loads((Path(place) / "s/compare/comparison.json").read_text()) for place in (root, whole.root)
     ]
-    assert [v["returns"] for v in found[0]["variants"]] == [v["returns"] for v in found[1]["variants"]]
-    _check_logged_once(uri, names)
+    assert [v["return"] for v in found[0]["variants"]] == [v["return"] for v in found[1]["variants"]]
+    _check_logged_once(uri, [first, second])
 
 
 def _check_logged_once(uri: str, names: list[str]) -> None:
