@@ -20,6 +20,8 @@ def start_ray(address: str, object_store_gib: float) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
+        # for workers: each has a core, and more threads than that cost a third of a credit stage's time
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
         options |= {"include_dashboard": False, "object_store_memory": int(object_store_gib * 2**30)}
     ray.init(address=address, **options)
     context = ray.data.DataContext.get_current()
