@@ -139,6 +139,7 @@ def _numbers(replays: Mapping[str, Replayed], index: int, progress: Progress) ->
         numbers_part,
         range(len(turns.parts)),
         on_done=lambda done: progress.advance(turns=done["numbers"].height),
+        brief=True,
         turns=turns,
         credits=credits,
     )

@@ -55,6 +55,7 @@ def movement_of(stored: Stored, done: Finished, progress: Progress) -> Movement:
         part_sums,
         range(len(turns.parts)),
         on_done=lambda done: progress.advance(turns=done["turns"]),
+        brief=True,
         turns=turns,
         before=before,
         after=after,
@@ -128,7 +129,11 @@ def _token_level(stored: Stored, done: Finished) -> pl.DataFrame:
         for model_id in of_models if "advantage" in done.manifests else ():
             partition, advantages = tables[f"partition/{model_id}"], tables[f"token_advantages/{model_id}"]
             receipts = map_parts(
-                token_sums, range(len(partition.parts)), partition=partition, advantages=advantages
+                token_sums,
+                range(len(partition.parts)),
+                brief=True,
+                partition=partition,
+                advantages=advantages,
             )
             summed = _added([r["sums"] for r in receipts])
             frames.append(summed.rename({c: f"{when}_{c}" for c in summed.columns if c != "role"}))
