@@ -209,12 +209,19 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     killed: Run, tmp_path: Path, capsys: Any
 ) -> None:
     root = killed.folder.url.rpartition("/")[0]
-    show("killed", root, iteration=1, episode=None, episodes=1, where=None, full=False, as_json=False)
+    shown: dict[str, Any] = {"split": None, "replay": None, "episode": None, "where": None}
+    show("killed", root, iteration=1, episodes=1, **shown, full=False, as_json=False)
     assert "receiver" in capsys.readouterr().out
     report = write_report(find_run(root, "killed"))
     assert killed.folder.child("report").names() == ["learning_curve.csv", "learning_curve.png", "run.html"]
     assert report.file.startswith(root)
-    options: dict[str, Any] = {"iterations": "1", "split": None, "label": None, "until": None}
+    options: dict[str, Any] = {
+        "iterations": "1",
+        "split": None,
+        "label": None,
+        "until": None,
+        "update": False,
+    }
     run_replay("killed", root, [], **options, again=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["folder"] is None
     assert killed.folder.child("replays").names() == []
