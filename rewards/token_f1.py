@@ -4,67 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
-from rewards.answers import (
-    MALFORMED,
-    SHARES,
-    Malformed,
-    Share,
-    answer_of,
-    golds_by_task,
-    golds_of,
-    last_grades,
-    last_turn,
-    shared,
-    shared_by_columns,
-)
-from rewards.answers import refuse_unknown as refuse
-from rewards.base import PlayedEpisode
 from rewards.grading import qa
-from rewards.part import PlayedPart
+from rewards.outcome import OutcomeReward
 
 
 @dataclass(frozen=True, slots=True)
-class TokenF1:
-    """Token F1 of the episode's answer against `gold["answers"]`, the best of them, for every receiver.
+class TokenF1(OutcomeReward):
+    """Token F1 of the episode's answer, the best over the gold answers; options as in `OutcomeReward`."""
 
-    Receivers are the trainable llm turns, or those of the roles and steps that the settings name. The
-    answer is what the last turn of step `answer_step` parsed, as text; a team that gives no answer
-    earns none. Where that turn kept no format or was cut off by the token limit, `malformed` says what
-    is scored: what its parser's lenient rule reads, which for most is its text as it stands (as
-    UnityMAS-O does: words around an answer cost precision, and the format has its own penalty), or
-    nothing.
-
-    Options:
-        answer_step: the step of the workflow that gives the answer.
-        answer_key: where the answer stands in what that step parsed, if its parser gives a mapping.
-        share: "full" gives each receiver the whole F1; "split" divides it by their number.
-        mode: how text is normalised, see `rewards.grading.qa`.
-        malformed: "raw" scores what can be read of a turn without its format; "zero" scores nothing.
-
-    Raises:
-        UsageError: an option has an unknown value.
-        ValueError: the task has no gold answer that can be matched, or the answer is not text or a
-            number; the episode is then excluded, not scored 0.
-    """
-
-    answer_step: str = "answer"
-    answer_key: str | None = None
-    share: Share = "full"
-    mode: qa.Mode = "strict"
-    malformed: Malformed = "raw"
-
-    def __post_init__(self) -> None:
-        refuse("share", self.share, SHARES)
-        refuse("mode", self.mode, qa.MODES)
-        refuse("malformed", self.malformed, MALFORMED)
-
-    def __call__(self, episode: PlayedEpisode) -> list[float | None]:
-        answer = answer_of(last_turn(episode, self.answer_step), self.malformed, self.answer_key)
-        return shared(episode, qa.f1(answer, golds_of(episode, self.mode), self.mode), self.share)
-
-    def by_columns(self, part: PlayedPart) -> pl.Series:
-        golds = golds_by_task(part, self.mode)
-        outcomes = last_grades(part, self.answer_step, self.answer_key, self.malformed, golds, qa.Golds.f1)
-        return shared_by_columns(part, outcomes, self.share)
+    def grade(self, golds: qa.Golds, answer: str) -> float:
+        return golds.f1(answer)
