@@ -103,25 +103,38 @@ def describe_checkpoint(folder: str) -> CheckpointInfo:
             f"the tokenizer of checkpoint {folder} has no chat template; add chat_template.jinja to the "
             "folder, or use an instruct model"
         )
-    dtypes = Counter[str]()
-    for _, entry in tensors_of(path):
-        dtypes[entry["dtype"]] += prod(entry["shape"])
+    numbers = _numbers_by_dtype(path)
     heads = int(text_config.get("num_attention_heads") or 1)
-    dtype = dtypes.most_common(1)[0][0]
     return CheckpointInfo(
         architecture=architecture,
-        parameters=dtypes.total(),
+        parameters=numbers.total(),
         vocab_size=int(text_config["vocab_size"]),
         max_positions=int(text_config.get("max_position_embeddings") or text_config.get("n_positions") or 0),
         head_size=int(
             text_config.get("head_dim")
             or (text_config.get("hidden_size") or text_config.get("n_embd") or 0) // heads
         ),
-        dtype=_DTYPES.get(dtype, dtype),
+        dtype=_most_common(numbers),
         has_chat_template=True,
         tokenizer_hash=renderer.tokenizer_hash,
         bytes=sum(file.stat().st_size for file in weight_files(path)),
     )
+
+
+def stored_dtype(folder: str) -> str:
+    """The dtype of most of a checkpoint's numbers, from the headers of its weight files alone."""
+    return _most_common(_numbers_by_dtype(Path(folder)))
+
+
+def _numbers_by_dtype(path: Path) -> Counter[str]:
+    numbers = Counter[str]()
+    for _, entry in tensors_of(path):
+        numbers[_DTYPES.get(entry["dtype"], entry["dtype"])] += prod(entry["shape"])
+    return numbers
+
+
+def _most_common(numbers: Counter[str]) -> str:
+    return numbers.most_common(1)[0][0]
 
 
 def weights_hash(folder: str) -> str:

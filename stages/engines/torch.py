@@ -22,6 +22,7 @@ from stages.checkpoints import (
     require_hash,
     require_same_tensors,
     shapes_of,
+    stored_dtype,
 )
 from stages.engines.base import (
     EngineSpec,
@@ -64,7 +65,7 @@ class TorchServer:
         self.device = torch.device("cuda" if spec.num_gpus and torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu" and spec.num_threads:
             torch.set_num_threads(spec.num_threads)
-        chosen = engine_dtype(spec.dtype, spec.num_gpus, describe_checkpoint(spec.checkpoint).dtype)
+        chosen = engine_dtype(spec.dtype, spec.num_gpus, stored_dtype(spec.checkpoint))
         dtype = chosen if chosen == "auto" else getattr(torch, chosen)
         self.model = AutoModelForCausalLM.from_pretrained(spec.checkpoint, dtype=dtype).to(self.device).eval()
         self.vocab_size = int(self.model.get_input_embeddings().num_embeddings)
