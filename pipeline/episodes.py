@@ -60,15 +60,24 @@ def spread(ids: Sequence[str], values: Mapping[str, float], count: int) -> list[
     return [ids[round(i * (len(ids) - 1) / max(1, count - 1))] for i in range(count)]
 
 
-def values_of(tables: Mapping[str, TableRef], index: int) -> dict[str, float]:
-    """By episode of a part: the first metric of an evaluation, else the mean return of its turns; without
-    those that have none."""
+def scores_of(evaluation: Row | None) -> dict[str, float | None]:
+    """The metrics of an episode's row of an evaluation, by name."""
+    return {v["name"]: v["value"] for v in (evaluation["values"] or () if evaluation else ())}
+
+
+def values_of(tables: Mapping[str, TableRef], index: int, metric: str | None = None) -> dict[str, float]:
+    """By episode of a part: a metric of an evaluation, by default its first, else the mean return of its
+    turns; without those that have none."""
     if "evaluation" in tables:
         if index >= len(tables["evaluation"].parts):
             return {}
-        rows = tables["evaluation"].read_part(index, ["episode_id", "values"]).to_pylist()
-        firsts = {row["episode_id"]: row["values"][0]["value"] for row in rows if row["values"]}
-        return {episode: value for episode, value in firsts.items() if value is not None}
+        found = {}
+        for row in tables["evaluation"].read_part(index, ["episode_id", "values"]).to_pylist():
+            scores = scores_of(row)
+            value = next(iter(scores.values()), None) if metric is None else scores.get(metric)
+            if value is not None:
+                found[row["episode_id"]] = value
+        return found
     if "credit" not in tables or index >= len(tables["credit"].parts):
         return {}
     credit = tables["credit"].read_part(index, ["episode_id", "return"]).drop_null()

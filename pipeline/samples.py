@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from pipeline.episodes import Played, load_episodes
+from pipeline.episodes import Played, load_episodes, values_of
 from stages.tables import TableRef
 from workflows.trajectory import OK, seed_for
 
@@ -69,8 +69,9 @@ def _pool(tables: Mapping[str, TableRef], seed: int, metric: str | None) -> pl.D
     parts = []
     for index in range(len(tables["episodes"].parts)):
         episodes = pl.DataFrame(tables["episodes"].read_part(index, ["episode_id", "status"]))
-        returns = _returns(tables, index) if metric is None else _values(tables, index, metric)
-        joined = episodes.join(returns, on="episode_id", how="left")
+        values = values_of(tables, index, metric)
+        returns = pl.Series([values.get(e) for e in episodes["episode_id"]], dtype=pl.Float64)
+        joined = episodes.with_columns(returns.alias("return"))
         parts.append(joined.with_columns(part=pl.lit(index, pl.Int64)))
     if not parts:
         return pl.DataFrame(
@@ -85,22 +86,3 @@ def _pool(tables: Mapping[str, TableRef], seed: int, metric: str | None) -> pl.D
     pool = pl.concat(parts)
     chance = [seed_for(seed, "sample of episodes", episode) for episode in pool["episode_id"]]
     return pool.with_columns(chance=pl.Series(chance, dtype=pl.Int64))
-
-
-def _returns(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
-    """The mean return of every episode of a part that has one."""
-    if "credit" not in tables or index >= len(tables["credit"].parts):
-        return pl.DataFrame(schema={"episode_id": pl.String, "return": pl.Float64})
-    credit = pl.DataFrame(tables["credit"].read_part(index, ["episode_id", "return"]))
-    return credit.group_by("episode_id").agg(pl.col("return").mean())
-
-
-def _values(tables: Mapping[str, TableRef], index: int, metric: str) -> pl.DataFrame:
-    """The value of a metric, as the return, of every evaluated episode of a part."""
-    rows = tables["evaluation"].read_part(index, ["episode_id", "values"]).to_pylist()
-    found = {
-        row["episode_id"]: next((v["value"] for v in row["values"] or () if v["name"] == metric), None)
-        for row in rows
-    }
-    columns = {"episode_id": list(found), "return": list(found.values())}
-    return pl.DataFrame(columns, {"episode_id": pl.String, "return": pl.Float64})

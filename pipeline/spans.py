@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipeline.episodes import Row
+from pipeline.episodes import Row, scores_of
 from pipeline.samples import Chosen
 from workflows.trajectory import OK
 
@@ -94,7 +94,8 @@ def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
         "/".join(filter(None, (evaluation, episode["episode_id"]))),
         tuple(spans),
         tags,
-        _values(earned.values()) | _metrics(played.evaluation),
+        _values(earned.values())
+        | {name: value for name, value in scores_of(played.evaluation).items() if value is not None},
         _alone(_value(played.task["gold"])) if played.task else None,
     )
 
@@ -180,12 +181,6 @@ def _values(earned: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             if value is not None:
                 gathered.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in gathered.items()}
-
-
-def _metrics(row: Row | None) -> dict[str, float]:
-    """The metrics of an evaluated episode that have a value."""
-    values = row["values"] or () if row else ()
-    return {v["name"]: v["value"] for v in values if v["value"] is not None}
 
 
 def _alone(value: Any) -> Any:

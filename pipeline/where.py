@@ -20,6 +20,7 @@ import pyarrow as pa
 from rich.console import RenderableType
 from rich.text import Text
 
+from pipeline.episodes import scores_of
 from pipeline.render import NO_DATA, echo, make_console, number, plain, visible
 from pipeline.transcript import decoded_row, turn_page
 from stages.tables import TableRef
@@ -52,7 +53,7 @@ def print_turns(
     metrics = metrics_of(tables)
     condition = condition_of(where, metrics)
     if as_json:
-        for count, turn in enumerate(_chosen(tables, condition), 1):
+        for count, turn in enumerate(_chosen(tables, condition, metrics), 1):
             # escaped, so that no control character of a model reaches the terminal
             sys.stdout.write(json.dumps(plain(decoded_row(turn))) + "\n")
             if count == limit:
@@ -61,7 +62,7 @@ def print_turns(
     limit = LISTED if limit is None else limit
     counts: Counter[tuple[str, str]] = Counter()
     listed: list[dict[str, Any]] = []
-    for turn in _chosen(tables, condition):
+    for turn in _chosen(tables, condition, metrics):
         counts[str(turn["status"]), turn["role"] or turn["tool"] or NO_DATA] += 1
         if len(listed) < limit:
             listed.append(turn)
@@ -107,15 +108,15 @@ def metrics_of(tables: Mapping[str, TableRef]) -> dict[str, str]:
     return {}
 
 
-def joined(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
-    """Part `index` of `turns` without its token lists, beside its rewards and credit, or the metrics of its
+def joined(tables: Mapping[str, TableRef], index: int, metrics: Mapping[str, str]) -> pl.DataFrame:
+    """Part `index` of `turns` without its token lists, beside its rewards and credit, or the `metrics_of` its
     episode in an evaluation; null where there are none."""
     frame = _frame(tables["turns"].read_part(index, [c for c in TURNS.names if c not in _TOKENS]))
     for name in ("rewards", "credit"):
         there = name in tables and index < len(tables[name].parts)
         other = tables[name].read_part(index) if there else schema_of(name).empty_table()
         frame = frame.join(_frame(other), on=TURN_KEYS, how="left", maintain_order="left")
-    if metrics := metrics_of(tables):
+    if metrics:
         scores = _scores(tables["evaluation"], index, metrics)
         frame = frame.join(scores, on="episode_id", how="left", maintain_order="left")
     return frame
@@ -125,16 +126,18 @@ def _scores(evaluation: TableRef, index: int, metrics: Mapping[str, str]) -> pl.
     """By episode of part `index`: why it failed, if it did, and a column for each metric."""
     rows = []
     for row in evaluation.read_part(index, ["episode_id", "failed", "values"]).to_pylist():
-        values = {v["name"]: v["value"] for v in row["values"] or ()}
+        values = scores_of(row)
         found = {column: values.get(name) for name, column in metrics.items()}
         rows.append({"episode_id": row["episode_id"], FAILED: row["failed"], **found})
     kinds = {"episode_id": pl.String, FAILED: pl.String} | dict.fromkeys(metrics.values(), pl.Float64)
     return pl.DataFrame(rows, schema=kinds)
 
 
-def _chosen(tables: Mapping[str, TableRef], condition: pl.Expr) -> Iterator[dict[str, Any]]:
+def _chosen(
+    tables: Mapping[str, TableRef], condition: pl.Expr, metrics: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     for index in range(len(tables["turns"].parts) if "turns" in tables else 0):
-        frame = joined(tables, index)
+        frame = joined(tables, index, metrics)
         try:
             found = frame.filter(condition)
         except pl.exceptions.PolarsError as error:
