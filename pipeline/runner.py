@@ -20,7 +20,7 @@ from pipeline.metrics import iteration_metrics, measured_by_stages
 from pipeline.recorder import Recorder
 from pipeline.store import IterationStore, Run, finished_metrics
 from pipeline.tracker import Tracker
-from pipeline.updates import moved, newest_version, prune_checkpoints, update_of, updates_since
+from pipeline.updates import are_silent, newest_version, prune_checkpoints, updates_since
 from stages.base import Progress
 from stages.tables import write_bytes
 from workflows.errors import RunFailed, UsageError
@@ -217,13 +217,9 @@ class Runner:
     def _check_signal(self, done: Finished) -> None:
         """No advantage in any model for too many iterations in a row is a broken reward, not bad luck."""
         limit = self.plan.settings.run.max_iterations_without_signal
-        if done.index + 1 < limit:
+        newest_first = (self.run.iteration(index) for index in range(done.index, -1, -1))
+        if not are_silent(newest_first, [m.model_id for m in self.plan.models.trainable], limit):
             return
-        for index in range(done.index + 1 - limit, done.index + 1):
-            for model in self.plan.models.trainable:
-                manifest = update_of(self.run.iteration(index), model.model_id)
-                if manifest and moved(manifest):
-                    return
         raise RunFailed(
             f"{limit} iterations in a row had no signal: every advantage was zero, so no weights moved; look "
             "at the rewards (`python -m pipeline show`), raise rollout.group_size or the temperature"

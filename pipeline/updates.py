@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from pipeline.store import IterationStore, Manifest, Run
@@ -46,6 +47,13 @@ def update_of(place: IterationStore, model_id: str) -> Manifest | None:
 def moved(manifest: Manifest) -> bool:
     """Whether an update made a new version: one without signal does not."""
     return manifest.metrics["version_after"] > manifest.metrics["version_before"]
+
+
+def are_silent(newest_first: Iterable[IterationStore], models: Collection[str], count: int) -> bool:
+    """Whether the newest `count` iterations, if there are so many, moved no weights of any of the models."""
+    newest = list(islice(newest_first, count))
+    manifests = (update_of(place, model_id) for place in newest for model_id in models)
+    return len(newest) == count and not any(manifest and moved(manifest) for manifest in manifests)
 
 
 def prune_checkpoints(run: Run, model_id: str, keep: int, also: Collection[int | None]) -> None:

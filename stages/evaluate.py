@@ -194,10 +194,15 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
     mean = math.fsum(values) / n
     if n < 2:
         return Estimate(mean, None, None, n)
+    half = students_t(n - 1) * statistics.stdev(values) / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def students_t(freedom: int) -> float:
+    """How many standard errors half of an interval of `CONFIDENCE` is, by degrees of freedom."""
     from scipy.stats import t
 
-    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def _pass_at(samples: Sequence[Sequence[float]], solved_at: float) -> dict[int, float]:

@@ -63,7 +63,7 @@ def _heat_map(axes: Any, found: Agreement) -> None:
                 text = "–" if value is None else f"{value:.2f}"
                 style = {"ha": "center", "va": "center", "fontsize": 8}
                 axes.text(column, row, text, color="white" if strong else INK, **style)
-    labels = [shorten(name, 14).replace("$", r"\$") for name in names]
+    labels = [shorten(name, 14) for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(names)), labels)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
@@ -91,7 +91,7 @@ def _means(axes: Any, found: Agreement, roles: list[str], look: Mapping[str, Loo
             axes.plot([mean], [y], style.marker, color=style.colour, markersize=6.5, markeredgecolor="white")
     for place in range(1, len(roles)):
         axes.axhline(place - 0.5, color=PALE, linewidth=0.5, alpha=0.5)
-    axes.set_yticks(range(len(roles)), [shorten(role).replace("$", r"\$") for role in roles])
+    axes.set_yticks(range(len(roles)), [shorten(role) for role in roles])
     axes.set_ylim(len(roles) - 0.45, -0.55)
     axes.set_xlim(*limits(shown))
     axes.grid(axis="x")

@@ -14,6 +14,8 @@ from typing import Any
 
 import polars as pl
 
+from stages.evaluate import students_t
+
 Matrix = Mapping[tuple[str, str], float | None]  # by pair of variants, each pair once
 
 
@@ -131,17 +133,11 @@ def _intervals(numbers: pl.DataFrame, variant: str) -> pl.DataFrame:
     rows = sums.sort("role", "episode_id").group_by("role").agg(groups=count, mean=mean, error=error)
     found = []
     for role, groups, value, spread in rows.iter_rows():
-        half = _t95(groups - 1) * spread if groups > 1 else None
+        half = students_t(groups - 1) * spread if groups > 1 else None
         low, high = (None, None) if half is None else (value - half, value + half)
         found.append({"role": role, "return_low": low, "return_high": high})
     kinds = {"role": pl.String, "return_low": pl.Float64, "return_high": pl.Float64}
     return pl.DataFrame(found, schema=kinds)
-
-
-def _t95(freedom: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, freedom))
 
 
 def _disputed(episodes: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:

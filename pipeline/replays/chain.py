@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.execution import Finished
 from pipeline.fleet import Fleet
 from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.training import Training, check_checkpoint
 from pipeline.store import IterationStore, Run, tables_at
-from pipeline.updates import moved, newest_version, prune_checkpoints, update_of, updates_since
+from pipeline.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError
@@ -56,7 +55,6 @@ class Chain:
         self.plan, self.training = plan, training
         self.models = list(training.versions)
         self.own = Run(f"{plan.source.run.folder.url}/replays", plan.label)
-        self._silent = 0  # iterations in a row that moved no weights
         self._check_order(indices)
         for model_id, version in training.versions.items():
             if not self.own.checkpoint_versions(model_id):  # else it goes on from its own
@@ -90,8 +88,8 @@ class Chain:
         found = updates_since(self._places(), model_id, version, self._tables_of)
         return [(i, arguments | {"off_policy": i != self.training.first}) for i, arguments in found]
 
-    def ended(self, index: int, done: Finished) -> None:
-        """An iteration is finished: remove checkpoints that are not kept, and count those without signal.
+    def ended(self, index: int) -> None:
+        """An iteration is finished: remove checkpoints that are not kept, and look for a signal.
 
         Raises:
             RunFailed: too many in a row moved no weights.
@@ -99,11 +97,8 @@ class Chain:
         for model_id in self.models:
             also = {self.version_of(model_id)}
             prune_checkpoints(self.own, model_id, self.plan.settings.checkpoints.keep, also)
-        self._silent = (
-            0 if any(moved(done.manifests[f"update/{m}"]) for m in self.models) else self._silent + 1
-        )
         limit = self.plan.settings.run.max_iterations_without_signal
-        if self._silent >= limit:
+        if are_silent((p for p in reversed(self._places()) if p.index <= index), self.models, limit):
             raise RunFailed(
                 f"{limit} iterations in a row, the last of them {index}, had no signal: every advantage was "
                 "zero, so no weights moved; look at the rewards (`python -m pipeline show RUN --replay "

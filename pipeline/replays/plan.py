@@ -20,6 +20,7 @@ from pipeline.replays.training import Training, training_of
 from pipeline.settings import Settings
 from pipeline.sharing import model_map
 from pipeline.store import IterationStore, input_hashes, plain
+from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.advantages.spec import TokenSpec
 from stages.base import Stage, carried_of
@@ -30,6 +31,8 @@ from stages.stored_scores import StoredScoresStage
 from stages.tables import TableRef
 from workflows.errors import UsageError, did_you_mean
 from workflows.loading import load_workflow
+from workflows.models import ModelMap
+from workflows.script import AnyWorkflow
 
 STEPS: Final = ("reward", "credit", "partition", "advantage")
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -119,9 +122,11 @@ def replay_plan(
         stages, fingerprints = _evaluation(settings)
         tokens: tuple[TokenSpec, ...] = ()
     else:
-        stages, fingerprints, tokens = _pure(settings, with_tokens=not update)
+        workflow = load_workflow(settings.workflow.use, workflow_options(settings))
+        models, method = model_map(settings), credit_method(settings)
+        stages, fingerprints, tokens = _pure(settings, workflow, models, method, with_tokens=not update)
         if update:
-            training = _training(source, settings, update)
+            training = training_of(source, settings, workflow, models, method, update)
     plan = ReplayPlan(
         source,
         settings,
@@ -191,17 +196,9 @@ def default_label(plan: ReplayPlan) -> str:
     return f"{text or 'replay'}-{digest}"
 
 
-def _training(source: Source, settings: Settings, indices: Sequence[int]) -> Training:
-    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
-    return training_of(source, settings, workflow, model_map(settings), credit_method(settings), indices)
-
-
 def _pure(
-    settings: Settings, *, with_tokens: bool
+    settings: Settings, workflow: AnyWorkflow, models: ModelMap, method: Credit, *, with_tokens: bool
 ) -> tuple[list[Stage], dict[str, dict[str, Any]], tuple[TokenSpec, ...]]:
-    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
-    models = model_map(settings)
-    method = credit_method(settings)
     specs = token_specs(settings, method)
     tokens = tuple(specs[m.model_id] for m in models.trainable)
     partition = partition_stage(settings, models)

@@ -98,7 +98,7 @@ def replay(
             fleet = None if chain is None else chain.fleet
             _replay_one(result, now, stored, due, carried, progress, compare, fleet)
             if chain is not None:
-                chain.ended(index, result.done[index])
+                chain.ended(index)
     result.seconds = time.monotonic() - began
     if result.done:
         _note_done(plan, result)
