@@ -21,10 +21,10 @@ def find_run(root: str, name: str) -> Run:
         UsageError: there is none; the message lists what there is.
     """
     if name == "latest":
-        found = list_runs(root)
+        found = runs_under(root)
         if not found:
             raise UsageError(f"no runs under {root!r}; start one with: python -m pipeline run iteration")
-        name = found[-1]["name"]
+        return found[-1]
     elif "/" in name:
         root, name = name.rstrip("/").rsplit("/", 1)
     run = Run(root, name)
@@ -36,7 +36,7 @@ def find_run(root: str, name: str) -> Run:
             )
         if run.folder.read_text("replay.json") is not None:
             raise UsageError(f"{run.folder.url} is a replay; name its run, and pass --replay {name}")
-        names = [r["name"] for r in list_runs(root)]
+        names = [r.name for r in runs_under(root)]
         raise UsageError(
             f"no run {name!r} under {root!r}{did_you_mean(name, names)}; "
             f"there are: {', '.join(names) or 'none'}"
@@ -45,18 +45,20 @@ def find_run(root: str, name: str) -> Run:
     return run
 
 
+def runs_under(root: str) -> list[Run]:
+    """Every run under the root with what its `run.json` says, the one last written to at the end."""
+    found = [run for name in Folder(root).names() if (run := Run(root, name)).exists]
+    return sorted(found, key=lambda run: run.read_info()["used_at"])
+
+
 def list_runs(root: str) -> list[dict[str, Any]]:
-    """What `run.json` says of every run under the root, the one last written to at the end."""
+    """What there is to say of `runs_under` the root, in that order."""
     found = []
-    for name in Folder(root).names():
-        run = Run(root, name)
-        if not run.exists:
-            continue
-        info = run.read_info()
-        indices = run.iterations()
+    for run in runs_under(root):
+        info, indices = run.info, run.iterations()
         found.append(
             {
-                "name": name,
+                "name": run.name,
                 "uri": run.folder.url,
                 "workflow": info["identity"]["workflow"]["use"],
                 "regime": info["regime"],
@@ -67,7 +69,7 @@ def list_runs(root: str) -> list[dict[str, Any]]:
                 "replays": replay_labels(run),
             }
         )
-    return sorted(found, key=lambda r: r["used_at"])
+    return found
 
 
 def new_name(root: str, name: str) -> str:

@@ -83,7 +83,7 @@ class Shelf:
         if self.replay is None:
             mark = "done.json" if self.split is None else "result.json"
             return Place(stored, tables, manifests, stored.folder.read_text(mark) is not None)
-        own = IterationStore(_folder_of(self.replay, index, self.run), index)
+        own = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
         own_tables, own_manifests = tables_at(own)
         tables, kept = laid_over(tables, manifests, own_tables)
         noted = index in _info(self.run, self.replay)["iterations"]
@@ -174,10 +174,6 @@ def _info(run: Run, label: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-def _folder_of(label: str, index: int, run: Run) -> Any:
-    return run.folder.child(f"replays/{label}/{index:05d}")
 
 
 def _numbers(names: Sequence[str]) -> tuple[int, ...]:
