@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline import cli_experiments as experiments
-from pipeline.cli_options import Config, Json, Replay, Root, RunName, Set
+from pipeline.cli_options import Config, Json, Replay, Root, RunName, Set, Split
 from workflows.errors import CadreError, UsageError
 
 Grades = Literal["qa", "math", "code"]
@@ -109,9 +109,7 @@ def export(
 def show(
     run: RunName = "latest",
     iteration: Annotated[int | None, typer.Option("--iteration", "-i", help="Default: the newest.")] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
-    ] = None,
+    split: Split = None,
     replay: Replay = None,
     episode: Annotated[str | None, typer.Option("--episode", "-e", help="One episode, whole.")] = None,
     episodes: Annotated[
@@ -153,9 +151,7 @@ def report(
     iteration: Annotated[
         int | None, typer.Option("--iteration", "-i", help="One iteration; default: the whole run.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
-    ] = None,
+    split: Split = None,
     replay: Replay = None,
     episodes: Annotated[
         int | None,

@@ -6,16 +6,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.cli_options import Config, Json, Root, RunName, Set
+from pipeline.cli_options import Config, Iterations, Json, Root, RunName, Set
 
 
 def replay(
     run: RunName,
     set_: Set = None,
-    iterations: Annotated[
-        str | None,
-        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
-    ] = None,
+    iterations: Iterations = None,
     split: Annotated[
         str | None, typer.Option("--split", help="Score the evaluations on this split instead.")
     ] = None,
@@ -67,10 +64,7 @@ def ablate(
         str,
         typer.Option("--variants", help="A TOML file with a [variants.<name>] table of settings for each."),
     ],
-    iterations: Annotated[
-        str | None,
-        typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
-    ] = None,
+    iterations: Iterations = None,
     label: Annotated[
         str | None, typer.Option("--label", help="The ablation's name. Default: that of the file.")
     ] = None,

@@ -14,6 +14,13 @@ Set = Annotated[
 RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Root = Annotated[str, typer.Option("--root", help="Where runs lie.")]
+Iterations = Annotated[
+    str | None,
+    typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+]
+Split = Annotated[
+    str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
+]
 Replay = Annotated[
     str | None,
     typer.Option(

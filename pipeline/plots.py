@@ -128,7 +128,7 @@ def marker_keys(axes: Any, look: Mapping[str, Look]) -> None:
         Line2D([], [], color=each.colour, marker=each.marker, linestyle="", markersize=7)
         for each in look.values()
     ]
-    labels = [_plain(shorten(name)) for name in look]
+    labels = [shorten(name) for name in look]
     axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), labelcolor=INK)
 
 
@@ -165,7 +165,7 @@ def name_ends(axes: Any, ends: Sequence[tuple[float, str, Look]]) -> None:
         axes.text(
             1.02,
             at / height,
-            _plain(shorten(name)),
+            shorten(name),
             transform=axes.transAxes,
             color=look.colour,
             fontsize=8,
@@ -194,7 +194,8 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
 
 
 def shorten(name: str, most: int = 30) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """A name as a picture has it: of bounded length."""
+    return _plain(name if len(name) <= most else f"{name[: most - 1]}…")
 
 
 def _plain(text: str) -> str:

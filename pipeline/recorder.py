@@ -20,7 +20,7 @@ from pipeline.metrics import slug
 from pipeline.samples import Chosen, choose_episodes
 from pipeline.settings import Settings, settings_toml
 from pipeline.show import summary_of
-from pipeline.spans import trace_of
+from pipeline.spans import Trace, trace_of
 from pipeline.store import Run, stored_tables
 from pipeline.tracker import Tracker
 
@@ -52,10 +52,10 @@ class Recorder:
             return True
         done = found.done
 
-        @functools.cache
-        def sample() -> list[Chosen]:
-            count = self.settings.tracking.sample_episodes
-            return choose_episodes(done.tables, count, self.settings.run.seed, metric=found.best)
+        def traces() -> list[Trace]:
+            count, seed = self.settings.tracking.sample_episodes, self.settings.run.seed
+            chosen = choose_episodes(done.tables, count, seed, metric=found.best)
+            return [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen]
 
         logged = self.tracker.log_evaluation(
             found.split,
@@ -63,7 +63,7 @@ class Recorder:
             found.metrics(),
             files,
             at=_time_of(done),
-            traces=lambda: [trace_of(chosen, f"{found.split}/{found.index:05d}") for chosen in sample()],
+            traces=traces,
         )
         if logged:
             folder.write_text(MARK, "{}")
