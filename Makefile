@@ -49,8 +49,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two files of tests at a time: much of a test's time is the start of Ray or of a trainer, on one core.
 test: lint model browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not slow'

@@ -40,6 +40,12 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start Ray, vLLM or DeepSpeed first: where two run at a time, the quick ones fill in."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Raw settings of a scripted run under `tmp_path`, with changes merged in."""

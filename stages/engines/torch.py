@@ -33,6 +33,7 @@ from stages.engines.base import (
     require_adapter,
 )
 from stages.engines.rendering import ChatRenderer
+from stages.imports import import_transformers
 from stages.precision import engine_dtype, weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed
@@ -53,6 +54,8 @@ class TorchServer:
 
     def __init__(self, spec: EngineSpec) -> None:
         import torch
+
+        import_transformers()
         from transformers import AutoModelForCausalLM, GenerationConfig
 
         from stages.engines.decoding import Batch

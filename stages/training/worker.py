@@ -57,6 +57,9 @@ class TrainWorker:
         """
         import torch
 
+        from stages.imports import import_trainer_libraries
+
+        import_trainer_libraries()
         from stages.training import checkpoint
         from stages.training.unit import Unit
 
