@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline import cli_experiments as experiments
-from pipeline.cli_options import Config, Json, Replay, Root, RunName, Set, Split
+from pipeline.cli_options import Config, DryRun, Json, Replay, Root, RunName, Set, Split
 from workflows.errors import CadreError, UsageError
 
 Grades = Literal["qa", "math", "code"]
@@ -40,7 +40,7 @@ def run_iteration(
     new: Annotated[
         bool, typer.Option("--new", help="Start a new run, whatever the last one's state.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the next iteration of the run that the settings name, or finish an unfinished one."""
     from pipeline import jobs
@@ -62,7 +62,7 @@ def run_train(
     new: Annotated[
         bool, typer.Option("--new", help="Start a new run, whatever the last one's state.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run iterations one after another, with engines and trainers kept up. The same command goes on
     where it was stopped; [evaluate] every = K evaluates on the way."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.cli_options import Config, Iterations, Json, Root, RunName, Set
+from pipeline.cli_options import Config, DryRun, Iterations, Json, Root, RunName, Set
 
 
 def replay(
@@ -34,6 +34,7 @@ def replay(
             "--update", help="Train on the result too, from the checkpoint that sampled the first iteration."
         ),
     ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Reward and credit the stored turns of a run anew, with other settings: no engine, no model.
@@ -54,6 +55,7 @@ def replay(
         until=until,
         again=again,
         update=update,
+        dry_run=dry_run,
         as_json=as_json,
     )
 
@@ -72,6 +74,7 @@ def ablate(
         int, typer.Option("--episodes", "-n", min=0, help="How many disputed episodes to list.")
     ] = 10,
     root: Root = "runs",
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Compare several settings of rewards and credit over the same stored turns.
@@ -80,7 +83,16 @@ def ablate(
     """
     from pipeline.replays.command import run_ablate
 
-    run_ablate(run, root, variants, iterations=iterations, label=label, shown=episodes, as_json=as_json)
+    run_ablate(
+        run,
+        root,
+        variants,
+        iterations=iterations,
+        label=label,
+        shown=episodes,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 def sweep(
@@ -108,7 +120,7 @@ def sweep(
     name: Annotated[str | None, typer.Option("--name", help="The sweep's name under the root.")] = None,
     config: Config = "pipeline.toml",
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs, and stop.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train the same team under several sharing regimes or settings, each with the same tasks, seeds and
     episodes, one run after another, and compare them. The same command goes on where it was stopped."""

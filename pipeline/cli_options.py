@@ -14,6 +14,7 @@ Set = Annotated[
 RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Root = Annotated[str, typer.Option("--root", help="Where runs lie.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")]
 Iterations = Annotated[
     str | None,
     typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),

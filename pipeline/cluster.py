@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+import time
+from typing import Any, Final
 
 from workflows.errors import RunFailed
+
+_SLOT: Final = 0.25  # CPUs of the task that is tried
 
 
 def start_ray(address: str, object_store_gib: float) -> None:
     """Join or start a Ray cluster, quietly. A local one is private to this process.
 
     Raises:
-        RunFailed: no task could be scheduled within 10 s, naming what the cluster says it has.
+        RunFailed: no task could be started, naming what the cluster says it has; Ray is left then.
     """
     import ray
 
@@ -28,20 +31,37 @@ def start_ray(address: str, object_store_gib: float) -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs each stage; failures come back to us
-    _check_free_slot()
+    try:
+        check_free_slot()
+    except RunFailed:
+        ray.shutdown()
+        raise
 
 
-def _check_free_slot(seconds: float = 10.0) -> None:
-    """A cluster whose CPUs are all held makes Ray Data wait for ever without a word: say so instead."""
+def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
+    """A cluster whose CPUs are all held makes Ray Data wait for ever without a word: say so instead.
+
+    Args:
+        held: seconds after which a task that has not started is taken for one without a CPU.
+        slow: seconds for one that has a CPU: on a busy machine a worker takes its time to start.
+
+    Raises:
+        RunFailed: no task was started, naming what the cluster has.
+    """
     import ray
 
-    probe = ray.remote(num_cpus=0.25)(_ping).remote()
-    ready, _ = ray.wait([probe], timeout=seconds)
-    if not ready:
+    probe = ray.remote(num_cpus=_SLOT)(_ping).remote()
+    began, waited = time.monotonic(), held
+    while not ray.wait([probe], timeout=waited)[0]:
+        free = ray.available_resources()
+        waited = slow - (time.monotonic() - began)
+        if waited > 0 and free.get("CPU", 0) >= _SLOT:
+            continue
         ray.cancel(probe, force=True)
         raise RunFailed(
-            f"the Ray cluster started no task within {seconds:g} s; it has {ray.cluster_resources()} and "
-            f"free are {ray.available_resources()}; end what holds its CPUs, or use another cluster.address"
+            f"the Ray cluster started no task within {time.monotonic() - began:.0f} s; it has "
+            f"{ray.cluster_resources()} and free are {free}; end what holds its CPUs, or use another "
+            "cluster.address"
         )
 
 

@@ -7,6 +7,7 @@ the driver. The work inside is a plain function over `pyarrow.Table` that tests 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 import traceback
@@ -223,8 +224,11 @@ def map_parts(
             max_retries=retries,
         )
         # without prefetching, which would hold a row back until the next one has come
-        told = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-        receipts = _gathered((pickled for rows in told for pickled in rows["done"].to_pylist()), on_done)
+        told = iter(done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+        # closed when a part fails, too: else Ray Data ends the execution when the iterator is collected, and
+        # starts another Ray for that where this one has been shut down by then
+        with contextlib.closing(told):
+            receipts = _gathered((pickled for rows in told for pickled in rows["done"].to_pylist()), on_done)
     if lost := set(indices) - receipts.keys():
         raise CadreError(f"Ray Data returned no receipt for parts {sorted(lost)}")
     return [receipts[i] for i in indices]

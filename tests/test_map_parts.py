@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,15 @@ def test_parts_are_told_while_their_task_runs(tmp_path, ray_cluster) -> None:
     parts = range(4 * cpus)
     map_parts(wait_for_the_first, parts, brief=True, on_done=tell, folder=str(tmp_path), cpus=cpus)
     assert len(list(tmp_path.iterdir())) == len(parts)
+
+
+@pytest.mark.slow
+def test_a_failed_execution_leaves_nothing_that_starts_ray_again(tmp_path, ray_cluster) -> None:
+    import ray
+
+    with pytest.raises(LookupError) as caught:
+        map_parts(note, range(6), folder=str(tmp_path), fails_on=3)
+    ray.shutdown()  # the last test of this file
+    del caught
+    gc.collect()
+    assert not ray.is_initialized()

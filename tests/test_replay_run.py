@@ -26,6 +26,7 @@ def replay_of(
         "until": None,
         "again": False,
         "update": False,
+        "dry_run": False,
     } | options
     run_replay("latest", root, overrides, **given, as_json=True)
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -58,13 +59,27 @@ def test_a_run_replays_as_it_ran_without_its_weights(
     assert again["iterations"]["0"]["stages"] == ["reward", "credit", "partition", "score/team", "advantage"]
     assert replay_of(root, capsys, split="dev")["iterations"] == {}
     assert replay_of(root, capsys, split="dev", again=True)["verified_tables"] == 1
+    dry = replay_of(root, capsys, "advantage.lam=0.1", dry_run=True)
+    assert dry["iterations"]["0"]["stages"] == ["advantage"]
+    assert not dry["iterations"]["0"]["finished"]
+    assert not Path(dry["folder"]).exists()
     other = replay_of(root, capsys, "advantage.lam=0.1")
+    assert other["folder"] == dry["folder"]
+    assert replay_of(root, capsys, "advantage.lam=0.1", dry_run=True)["iterations"]["0"]["finished"] == [
+        "advantage"
+    ]
     assert other["iterations"]["0"]["stages"] == ["advantage"]
     assert all(row["return_before"] == row["return_after"] for row in other["roles"])
 
     variants = tmp_path / "two.toml"
     variants.write_text('[variants.stored]\n[variants.lambda]\n"advantage.lam" = 0.1\n')
-    run_ablate("latest", root, str(variants), iterations=None, label=None, shown=2, as_json=False)
+    asked = {"iterations": None, "label": None, "shown": 2, "as_json": False}
+    run_ablate("latest", root, str(variants), **asked, dry_run=True)
+    page = capsys.readouterr().out
+    assert "dry run of an ablation" in page
+    assert "0 of 1" in page
+    assert not (folder / "replays" / "two").exists()
+    run_ablate("latest", root, str(variants), **asked, dry_run=False)
     page = capsys.readouterr().out
     assert "advantage.lam = 0.1" in page
     assert str(folder / "replays" / "two") in page

@@ -15,6 +15,7 @@ import pytest
 from pipeline.assemble import assemble
 from pipeline.export import export_model
 from pipeline.render import as_text
+from pipeline.replays.dry import dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.replayer import Replayed, replay
 from pipeline.replays.settings import overridden
@@ -22,13 +23,15 @@ from pipeline.replays.show import replay_page
 from pipeline.replays.source import Source
 from pipeline.report.write import write_report
 from pipeline.session import session
-from pipeline.settings import parse_settings
+from pipeline.settings import load_settings, parse_settings
 from pipeline.shelf import shelf_of
 from pipeline.show import print_place
 from pipeline.store import Run
 from stages.base import Context, Quiet
 from stages.update import UpdateStage
 from tests.conftest import SCRIPTED, merge
+from tests.learning.signal import METHODS, REGIMES
+from tests.learning.train import EXAMPLES
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import TURN_KEYS
 
@@ -69,9 +72,14 @@ def updated(run: Run, *overrides: str, span: str | None = None, **options: Any) 
     return replay(plan, plan.source.chosen(span), Quiet())
 
 
-def weights(run: Run, version: int, label: str | None = None) -> str:
+def weights_of(run: Run, model_id: str, version: int, label: str | None) -> str:
     folder = Path(run.folder.path) / (f"replays/{label}" if label else "")
-    return str(json.loads((folder / f"checkpoints/team/{version:05d}/manifest.json").read_text())["hash"])
+    manifest = (folder / f"checkpoints/{model_id}/{version:05d}/manifest.json").read_text()
+    return str(json.loads(manifest)["hash"])
+
+
+def weights(run: Run, version: int, label: str | None = None) -> str:
+    return weights_of(run, "team", version, label)
 
 
 def files_of(run: Run) -> dict[str, str]:
@@ -103,9 +111,14 @@ def test_unchanged_settings_give_the_weights_of_the_run_bit_for_bit_also_when_br
 
     update = UpdateStage.run
     monkeypatch.setattr(UpdateStage, "run", halt_in_the_second)
+    plan = plan_of(run, label="same")
+    assert {due.state for due in due_of(plan, [0, 1])} == {"would run"}
+    assert not plan.folder.names()
     with pytest.raises(Halt):
         updated(run, label="same")
     monkeypatch.undo()
+    assert [due.state for due in due_of(plan, [0, 1])] == ["finished before", "goes on after advantage"]
+    assert "goes on after advantage" in as_text(dry_page(plan, due_of(plan, [0, 1])))
     same = updated(run, label="same")
     assert same.trained
     assert same.done[0].resumed == list(same.done[0].manifests) == ["score/team", "advantage", "update/team"]
@@ -113,8 +126,28 @@ def test_unchanged_settings_give_the_weights_of_the_run_bit_for_bit_also_when_br
     # begun from equal weights, the second iteration is on policy too, though nothing relies on it
     assert [weights(run, v, "same") for v in (1, 2)] == [weights(run, v) for v in (1, 2)]
     assert files_of(run) == before
+    assert {due.state for due in due_of(plan_of(run, label="same"), [0, 1])} == {"finished before"}
     again = updated(run, label="same")
     assert all(done.resumed == list(done.manifests) for done in again.done.values())
+
+
+def test_adapters_with_a_critic_on_two_ranks_are_trained_as_the_run_trained_them(tmp_path: Path) -> None:
+    overrides = [
+        f"run.root={tmp_path}",
+        "tracking.uri=none",
+        "rollout.group_size=4",
+        "models.team.trainer.ranks=2",
+        *REGIMES["adapters"][:2],
+        *METHODS["gae"],
+    ]
+    with session(assemble(load_settings(EXAMPLES / "signal.toml", overrides)), Quiet(), signals=False) as own:
+        own.run_iteration()
+    assert updated(own.run, label="same").trained
+    hashes = [
+        {m: weights_of(own.run, m, 1, label) for m in ("sender", "receiver")} for label in (None, "same")
+    ]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0].values())) == 2
 
 
 def test_another_reward_gives_other_weights_and_corrects_from_the_sampler_to_its_own(

@@ -221,6 +221,7 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
         "label": None,
         "until": None,
         "update": False,
+        "dry_run": False,
     }
     run_replay("killed", root, [], **options, again=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["folder"] is None
@@ -229,9 +230,14 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     assert json.loads(capsys.readouterr().out)["verified_tables"] == 3
     variants = tmp_path / "v.toml"
     variants.write_text('[variants.stored]\n[variants.rloo]\n"credit.use" = "rloo"\n')
-    run_ablate("killed", root, str(variants), iterations="1", label=None, shown=2, as_json=False)
+    asked: dict[str, Any] = {"iterations": "1", "label": None, "shown": 2, "as_json": False}
+    run_ablate("killed", root, str(variants), **asked, dry_run=False)
     assert "credit.use = rloo" in capsys.readouterr().out
     assert "roles.csv" in killed.folder.child("replays/v").names()
+    options |= {"iterations": "0", "update": True, "label": "trained"}
+    run_replay("killed", root, ["rewards.0.weight=2"], **options, again=False, as_json=True)
+    assert [u["version_after"] for u in json.loads(capsys.readouterr().out)["updates"]] == [1]
+    assert killed.folder.child("replays/trained/checkpoints/team").names() == ["00001"]
     found = export_model(find_run(root, "killed"), f"s3://{BUCKET}/out", model_id=None, version="latest")
     assert found["version"] == 2
     assert "model.safetensors" in Folder(f"s3://{BUCKET}/out").names()

@@ -45,8 +45,7 @@ class Chain:
     """Trains the iterations of a replay one after another.
 
     Raises:
-        UsageError: iterations that this replay has trained on come after one that it has not, or the
-            checkpoints that it begins with are gone.
+        UsageError: see `check_beginnings`.
     """
 
     def __init__(
@@ -54,11 +53,8 @@ class Chain:
     ) -> None:
         self.plan, self.training = plan, training
         self.models = list(training.versions)
-        self.own = Run(f"{plan.source.run.folder.url}/replays", plan.label)
-        self._check_order(indices)
-        for model_id, version in training.versions.items():
-            if not self.own.checkpoint_versions(model_id):  # else it goes on from its own
-                check_checkpoint(plan.source, training.trainers, training.first, model_id, version)
+        self.own = _own(plan)
+        check_beginnings(plan, training, indices)
         self.fleet = Fleet(
             checkpoints=ReplayCheckpoints(self.own, plan.source.run, training.versions),
             models=training.trainers.models,
@@ -79,13 +75,13 @@ class Chain:
 
     def version_of(self, model_id: str, before: int | None = None) -> int:
         """At which version a model is now, or was when iteration `before` began."""
-        newest_first = (p for p in reversed(self._places()) if before is None or p.index < before)
+        newest_first = (p for p in reversed(_places(self.plan)) if before is None or p.index < before)
         version = newest_version(newest_first, model_id)
         return self.training.versions[model_id] if version is None else version
 
     def redo(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
         """See `Fleet.redo`."""
-        found = updates_since(self._places(), model_id, version, self._tables_of)
+        found = updates_since(_places(self.plan), model_id, version, self._tables_of)
         return [(i, arguments | {"off_policy": i != self.training.first}) for i, arguments in found]
 
     def ended(self, index: int) -> None:
@@ -98,28 +94,44 @@ class Chain:
             also = {self.version_of(model_id)}
             prune_checkpoints(self.own, model_id, self.plan.settings.checkpoints.keep, also)
         limit = self.plan.settings.run.max_iterations_without_signal
-        if are_silent((p for p in reversed(self._places()) if p.index <= index), self.models, limit):
+        if are_silent((p for p in reversed(_places(self.plan)) if p.index <= index), self.models, limit):
             raise RunFailed(
                 f"{limit} iterations in a row, the last of them {index}, had no signal: every advantage was "
                 "zero, so no weights moved; look at the rewards (`python -m pipeline show RUN --replay "
                 f"{self.plan.label}`)"
             )
 
-    def _places(self) -> list[IterationStore]:
-        indices = sorted(int(name) for name in self.plan.folder.names() if name.isdigit())
-        return [self.plan.place(index) for index in indices]
-
     def _tables_of(self, index: int) -> dict[str, TableRef]:
         return dict(self.plan.source.stored(index).tables) | tables_at(self.plan.place(index))[0]
 
-    def _check_order(self, indices: Sequence[int]) -> None:
-        trained = {p.index for p in self._places() if any(update_of(p, m) for m in self.models)}
-        for index in indices:
-            if index not in trained and any(later > index for later in trained):
-                raise UsageError(
-                    f"replay {self.plan.label!r} has trained on iteration {max(trained)} and not on {index}, "
-                    "which comes before it; use another --label"
-                )
+
+def check_beginnings(plan: ReplayPlan, training: Training, indices: Sequence[int]) -> None:
+    """Refuse iterations that can't be trained on one after another, from what there is.
+
+    Raises:
+        UsageError: iterations that this replay has trained on come after one that it has not, or the
+            checkpoints that it begins with are gone.
+    """
+    models, own = list(training.versions), _own(plan)
+    trained = {p.index for p in _places(plan) if any(update_of(p, m) for m in models)}
+    for index in indices:
+        if index not in trained and any(later > index for later in trained):
+            raise UsageError(
+                f"replay {plan.label!r} has trained on iteration {max(trained)} and not on {index}, "
+                "which comes before it; use another --label"
+            )
+    for model_id, version in training.versions.items():
+        if not own.checkpoint_versions(model_id):  # else it goes on from its own
+            check_checkpoint(plan.source, training.trainers, training.first, model_id, version)
+
+
+def _own(plan: ReplayPlan) -> Run:
+    """The replay's folder, which has checkpoints as a run's has."""
+    return Run(f"{plan.source.run.folder.url}/replays", plan.label)
+
+
+def _places(plan: ReplayPlan) -> list[IterationStore]:
+    return [plan.place(index) for index in sorted(int(n) for n in plan.folder.names() if n.isdigit())]
 
 
 @contextmanager

@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
+
+from rich.console import RenderableType
 
 from pipeline.folder import Folder
 from pipeline.lock import RunLock
 from pipeline.progress import RichProgress
 from pipeline.render import echo, make_console, plain
 from pipeline.replays.ablation import ablate
+from pipeline.replays.dry import dry_ablation_page, dry_dict, dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.record import record, record_replay
 from pipeline.replays.replayer import replay
@@ -39,6 +43,7 @@ def run_replay(
     until: str | None,
     again: bool,
     update: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Replay a stored run with other settings, and print how its numbers moved.
@@ -60,16 +65,17 @@ def run_replay(
         again=again,
         update=indices if update else (),
     )
+    if dry_run:
+        due = due_of(plan, indices)
+        _print(as_json, lambda: dry_dict(plan, due), lambda: dry_page(plan, due))
+        return
     address = _address(plan.settings.cluster, plan.changes)
     check = functools.partial(_check_memory, plan, address)
     with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes, check) as start:
         result = replay(plan, indices, RichProgress(), start)
     result.notes += _left_out(source, iterations)
     link = record_replay(result)
-    if as_json:
-        sys.stdout.write(json.dumps(plain(replay_dict(result, link)), indent=1) + "\n")
-    else:
-        echo(make_console(), replay_page(result, link))
+    _print(as_json, lambda: replay_dict(result, link), lambda: replay_page(result, link))
     if result.trained is False:
         raise RunFailed(
             f"the replay {plan.label!r} has trained on nothing: no iteration had a signal, so no weights "
@@ -85,6 +91,7 @@ def run_ablate(
     iterations: str | None,
     label: str | None,
     shown: int,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Compare several settings of rewards and credit over the stored turns of a run.
@@ -96,15 +103,27 @@ def run_ablate(
     source = Source(find_run(root, name))
     plans = variant_plans(source, variants, label)
     indices = source.chosen(iterations)
+    if dry_run:
+        due = {variant: due_of(plan, indices) for variant, plan in plans.items()}
+        _print(
+            as_json,
+            lambda: {variant: dry_dict(plan, due[variant]) for variant, plan in plans.items()},
+            lambda: dry_ablation_page(plans, due),
+        )
+        return
     first = next(iter(plans.values()))
     folder = source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
     with held(folder), ray_when_needed(first.settings.cluster, first.changes) as start:
         found = ablate(plans, indices, RichProgress(), start, shown)
     link, notes = record(found), _left_out(source, iterations)
+    _print(as_json, lambda: ablation_dict(found, link, notes), lambda: ablation_page(found, link, notes))
+
+
+def _print(as_json: bool, values: Callable[[], Any], page: Callable[[], RenderableType]) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(plain(ablation_dict(found, link, notes)), indent=1) + "\n")
+        sys.stdout.write(json.dumps(plain(values()), indent=1) + "\n")
     else:
-        echo(make_console(), ablation_page(found, link, notes))
+        echo(make_console(), page())
 
 
 def _left_out(source: Source, span: str | None) -> list[str]:

@@ -83,13 +83,13 @@ def replay(
         RunFailed: nothing is left to train on, or with `plan.again`, numbers differ from the stored ones.
     """
     began = time.monotonic()
-    _claim(plan)
+    check_label(plan)
     result = Replayed(plan)
     with training_on(plan, indices, progress) as chain:
         for index in indices:
             now = plan if chain is None else chain.plan_at(index)
             stored = plan.source.stored(index)
-            carried = _carried(now, index, result)
+            carried = carried_into(now, index, result)
             due = due_stages(now, stored, carried)
             if not due:
                 continue
@@ -165,7 +165,7 @@ def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef
     return tables
 
 
-def _carried(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, TableRef]:
+def carried_into(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, TableRef]:
     """What stages read of the iteration before: as the replay made it, or as it is stored, where it was
     made with these very settings; else without parts, which is how a method begins."""
     found = {}
@@ -241,8 +241,12 @@ def _scores(plan: ReplayPlan, stored: Stored, done: Finished) -> dict[str, Any]:
     }
 
 
-def _claim(plan: ReplayPlan) -> None:
-    """Refuse a label that holds another replay."""
+def check_label(plan: ReplayPlan) -> None:
+    """Refuse a label that holds another replay.
+
+    Raises:
+        UsageError: with what is different.
+    """
     held = plan.folder.read_text("replay.json")
     if held is None:
         return

@@ -1,0 +1,133 @@
+"""`--dry-run` of a replay and of an ablation: what would run on which iterations, and what would not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pipeline.checks import memory_report
+from pipeline.render import brief, cell, number, open_table, places, visible
+from pipeline.replays.chain import check_beginnings
+from pipeline.replays.plan import ReplayPlan, due_stages
+from pipeline.replays.replayer import Replayed, carried_into, check_label
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One iteration or evaluation: `stages` have to run; the first `finished` have, under this label."""
+
+    index: int
+    rows: int  # of its turns or, of an evaluation, those of its own
+    stages: tuple[str, ...]
+    finished: int
+
+    @property
+    def state(self) -> str:
+        if not self.stages:
+            return "nothing to do"
+        if self.finished == len(self.stages):
+            return "finished before"
+        return f"goes on after {self.stages[self.finished - 1]}" if self.finished else "would run"
+
+
+def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
+    """What each iteration needs, as the replay would find it. Reads manifests; writes and starts nothing.
+
+    Raises:
+        UsageError: what the replay itself would refuse before its first stage: a label that holds another
+            replay, scores that are not stored, checkpoints to begin with that are gone.
+    """
+    check_label(plan)
+    if plan.training is not None:
+        check_beginnings(plan, plan.training, indices)
+    found = []
+    for index in indices:
+        stored = plan.source.stored(index)
+        due = [s.name for s in due_stages(plan, stored, carried_into(plan, index, Replayed(plan)))]
+        if plan.training is not None:
+            due += [s.name for s in plan.training.stages(index)]
+        place = plan.place(index)
+        there = [place.manifest_at(name) is not None for name in due]
+        finished = there.index(False) if False in there else len(there)
+        found.append(Due(index, stored.tables["turns"].rows, tuple(due), finished))
+    return found
+
+
+def dry_page(plan: ReplayPlan, due: Sequence[Due]) -> RenderableType:
+    """The dry run of one replay."""
+    one = "iteration" if plan.source.split is None else f"evaluation on {plan.source.split}"
+    head = Text.assemble(
+        ("dry run", "bold"), f" of replay {visible(plan.label)} of run {visible(plan.source.run.name)}"
+    )
+    changes = [
+        Text(f"  {visible(f'{key}: {brief(before)} → {brief(now)}')}") for key, before, now in plan.changes
+    ]
+    table = open_table(f"  {one}", ">turns", "stages", "state")
+    for each in due:
+        stages = ", ".join(each.stages) or None
+        table.add_row(cell(f"  {each.index}"), cell(number(each.rows)), cell(stages), cell(each.state))
+    where = {"run": plan.source.run.folder.url, "tables": plan.folder.url}
+    return Group(head, *changes, Text(), table, *_training(plan), Text(), places(where))
+
+
+def dry_ablation_page(plans: Mapping[str, ReplayPlan], due: Mapping[str, Sequence[Due]]) -> RenderableType:
+    """The dry run of an ablation: a line for each variant."""
+    first = next(iter(plans.values()))
+    indices = [each.index for each in due[next(iter(plans))]]
+    turns = sum(each.rows for each in due[next(iter(plans))])
+    head = Text.assemble(
+        ("dry run", "bold"),
+        f" of an ablation of run {visible(first.source.run.name)}: {len(plans)} variants over "
+        f"{number(turns)} turns of {len(indices)} iteration{'s' if len(indices) != 1 else ''}",
+    )
+    table = open_table("  variant", "stages", "settings", ">finished")
+    for name, plan in plans.items():
+        stages = dict.fromkeys(stage for each in due[name] for stage in each.stages)
+        changed = "\n".join(f"{key} = {brief(now)}" for key, _, now in plan.changes) or "as stored"
+        done = sum(each.finished == len(each.stages) > 0 for each in due[name])
+        table.add_row(
+            cell(f"  {name}"),
+            cell(", ".join(stages) or "none: read as stored"),
+            cell(changed),
+            cell(f"{done} of {sum(bool(each.stages) for each in due[name])}"),
+        )
+    folder = f"{first.source.run.folder.url}/replays/{first.label.partition('/')[0]}"
+    return Group(head, Text(), table, Text(), places({"run": first.source.run.folder.url, "tables": folder}))
+
+
+def dry_dict(plan: ReplayPlan, due: Sequence[Due]) -> dict[str, Any]:
+    """The same as plain values for `--json`."""
+    return {
+        "dry_run": True,
+        "run": plan.source.run.folder.url,
+        "split": plan.source.split,
+        "label": plan.label,
+        "folder": plan.folder.url,
+        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "iterations": {
+            str(each.index): {
+                "turns": each.rows,
+                "stages": list(each.stages),
+                "finished": list(each.stages[: each.finished]),
+            }
+            for each in due
+        },
+        "begins_at": dict(plan.training.versions) if plan.training else {},
+        "memory_gib": memory_report(plan.training.trainers) if plan.training else {},
+    }
+
+
+def _training(plan: ReplayPlan) -> list[RenderableType]:
+    if plan.training is None:
+        return []
+    memory = memory_report(plan.training.trainers)
+    begins = ", ".join(f"{visible(m)} at version {v}" for m, v in plan.training.versions.items())
+    return [
+        Text(),
+        Text(f"trains from the weights that sampled iteration {plan.training.first}: {begins}"),
+        Text(f"needs about {memory['total']:.1f} GiB of memory; {memory['available']:.1f} GiB is available"),
+    ]

@@ -1,0 +1,52 @@
+"""Starting Ray: a cluster whose CPUs are held is told from one that is slow."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from pipeline import cluster
+from workflows.errors import RunFailed
+
+pytestmark = pytest.mark.slow
+
+
+def test_ray_is_left_where_it_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RunFailed("no CPU")
+
+    monkeypatch.setattr(cluster, "check_free_slot", refuse)
+    with pytest.raises(RunFailed, match="no CPU"):
+        cluster.start_ray("local", 0.1)
+    assert not ray.is_initialized()
+
+
+class Holder:
+    """Holds CPUs for as long as it lives."""
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_held_cpus_are_refused_with_what_there_is_and_slow_workers_are_waited_for(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpus = ray.cluster_resources()["CPU"]
+    holder = ray.remote(num_cpus=cpus)(Holder).remote()
+    assert ray.get(holder.ready.remote())
+    with pytest.raises(
+        RunFailed, match=r"started no task within \d+ s; it has .*CPU.*end what holds its CPUs"
+    ):
+        cluster.check_free_slot(held=0.5)
+    ray.kill(holder)
+    cluster.check_free_slot()
+
+    wait, waited = ray.wait, []
+
+    def late(refs: list[ray.ObjectRef], timeout: float) -> object:
+        waited.append(timeout)
+        return ([], refs) if len(waited) == 1 else wait(refs, timeout=timeout)
+
+    monkeypatch.setattr(ray, "wait", late)
+    cluster.check_free_slot()
+    assert len(waited) == 2
