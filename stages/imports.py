@@ -16,8 +16,9 @@ _NO_COMPILER: Final = "TORCHDYNAMO_DISABLE"
 
 
 def import_transformers() -> None:
-    """Transformers' causal models, but not scikit-learn, which it wants for assisted generation."""
-    with without("sklearn"):
+    """Transformers' causal models, but not scikit-learn and SciPy, which it wants for assisted generation and
+    for losses of object detection."""
+    with without("sklearn", "scipy"):
         from transformers import AutoModelForCausalLM  # noqa: F401
 
 

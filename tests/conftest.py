@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,29 @@ def scripted_module(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    """A local Ray for the tests of one module."""
+def ray_cluster() -> None:
+    """A local Ray, which stays up for the modules after this one: a start takes 7 to 20 s of a core."""
     import ray
 
     from pipeline.cluster import start_ray
 
-    start_ray("local", 0.3)
+    if not ray.is_initialized():
+        start_ray("local", 0.3)
+
+
+@pytest.fixture(scope="module")
+def no_ray() -> Iterator[None]:
+    """No Ray before or after the tests of one module, which start their own."""
+    import ray
+
+    ray.shutdown()
     yield
     ray.shutdown()
+
+
+def pytest_sessionfinish() -> None:
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import ray
 from pipeline import cluster
 from workflows.errors import RunFailed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_ray")]
 
 
 def test_ray_is_left_where_it_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -469,37 +469,31 @@ def test_check_request_passes_what_fits_exactly() -> None:
 
 
 @pytest.mark.slow
-def test_a_client_plays_through_ray_and_a_dead_engine_is_an_infra_error(tiny: str) -> None:
-    import ray
-
+def test_a_client_plays_through_ray_and_a_dead_engine_is_an_infra_error(tiny: str, ray_cluster: None) -> None:
     from stages.engines.server import connect, start_engine, stop_engine, wait_ready
 
-    ray.init(address="local", include_dashboard=False, num_cpus=2, log_to_driver=False)
-    try:
-        broken = start_engine(EngineSpec("broken", "torch", tiny, dtype="float99"), wait=False)
-        specs = [spec_of(tiny), EngineSpec("scripted", "scripted", "")]
-        handles = [start_engine(spec, wait=False) for spec in specs]
-        described = wait_ready(handles)
-        real, scripted = (
-            connect(handle, spec, model_id=spec.kind, description=description)
-            for handle, spec, description in zip(handles, specs, described, strict=True)
-        )
-        assert pickle.loads(pickle.dumps(real)).render(CHAT) == real.render(CHAT)
+    broken = start_engine(EngineSpec("broken", "torch", tiny, dtype="float99"), wait=False)
+    specs = [spec_of(tiny), EngineSpec("scripted", "scripted", "")]
+    handles = [start_engine(spec, wait=False) for spec in specs]
+    described = wait_ready(handles)
+    real, scripted = (
+        connect(handle, spec, model_id=spec.kind, description=description)
+        for handle, spec, description in zip(handles, specs, described, strict=True)
+    )
+    assert pickle.loads(pickle.dumps(real)).render(CHAT) == real.render(CHAT)
 
-        async def play(client: EngineClient) -> Completion:
-            reply = await client.generate(client.render(CHAT), Sampling(12, seed=1))
-            assert reply.text == client.renderer.decode(reply.token_ids)
-            with pytest.raises((UsageError, InfraError)):
-                await client.generate([5] * 10_000, Sampling(4))
-            return reply
+    async def play(client: EngineClient) -> Completion:
+        reply = await client.generate(client.render(CHAT), Sampling(12, seed=1))
+        assert reply.text == client.renderer.decode(reply.token_ids)
+        with pytest.raises((UsageError, InfraError)):
+            await client.generate([5] * 10_000, Sampling(4))
+        return reply
 
-        assert len(asyncio.run(play(real)).token_ids) == 12
-        assert asyncio.run(play(scripted)).finish_reason in ("stop", "length")
-        with pytest.raises(RunFailed, match=r"'broken'.*does not start.*float99"):
-            wait_ready([broken])
-        for handle in handles:
-            stop_engine(handle)
-        with pytest.raises(InfraError, match="gone"):
-            asyncio.run(real.generate([5], Sampling(4)))
-    finally:
-        ray.shutdown()
+    assert len(asyncio.run(play(real)).token_ids) == 12
+    assert asyncio.run(play(scripted)).finish_reason in ("stop", "length")
+    with pytest.raises(RunFailed, match=r"'broken'.*does not start.*float99"):
+        wait_ready([broken])
+    for handle in handles:
+        stop_engine(handle)
+    with pytest.raises(InfraError, match="gone"):
+        asyncio.run(real.generate([5], Sampling(4)))

@@ -13,10 +13,10 @@ TRAINER = """
 import os, sys
 from stages.imports import import_trainer_libraries
 import_trainer_libraries()
-left_out = {"sklearn", "mlflow", "torch._inductor.compile_fx"}
+left_out = {"sklearn", "scipy", "mlflow", "torch._inductor.compile_fx"}
 assert not left_out & sys.modules.keys(), left_out & sys.modules.keys()
 assert "TORCHDYNAMO_DISABLE" not in os.environ
-import deepspeed, mlflow, sklearn.metrics, torch  # whoever needs them later gets them whole
+import deepspeed, mlflow, scipy.stats, sklearn.metrics, torch  # whoever needs them later gets them whole
 from deepspeed.runtime.zero.muon import original_muon
 assert mlflow.start_run and sklearn.metrics.roc_curve
 assert torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(1)) == 1
@@ -25,7 +25,7 @@ print("whole")
 
 
 @pytest.mark.slow
-def test_a_trainers_process_imports_neither_mlflow_nor_sklearn_nor_a_compiler() -> None:
+def test_a_trainers_process_imports_no_mlflow_no_sklearn_no_scipy_and_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", TRAINER], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("whole")

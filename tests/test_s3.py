@@ -54,7 +54,7 @@ TEAM = merge(
 
 
 @pytest.fixture(scope="module")
-def root() -> Iterator[str]:
+def root(no_ray: None) -> Iterator[str]:
     """Where runs lie on a new server; its address and credentials are in the environment alone."""
     with s3_server() as endpoint, pytest.MonkeyPatch.context() as patch:
         for name, value in environment(endpoint).items():

@@ -82,11 +82,10 @@ def expected(base: str, adapter: Weights | None, prompt: Sequence[int], reply: S
 
 
 def test_every_model_answers_with_its_own_adapter_and_a_swap_forgets_prefixes(
-    base: str, tmp_path: Path
+    base: str, tmp_path: Path, ray_cluster: None
 ) -> None:
     import ray
 
-    ray.init(address="local", include_dashboard=False, num_cpus=2, log_to_driver=False)
     spec = EngineSpec(
         "base",
         "vllm",
@@ -130,6 +129,5 @@ def test_every_model_answers_with_its_own_adapter_and_a_swap_forgets_prefixes(
         with pytest.raises(RunFailed, match="for its adapters only"):
             ray.get(handle.reload.remote(Weights("base", second["a"].uri, 3, second["a"].hash)))
         check(second)
-        stop_engine(handle)
     finally:
-        ray.shutdown()
+        stop_engine(handle)

@@ -61,19 +61,13 @@ def changed(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: str) -> Iterator[tuple[Any, EngineClient]]:
-    import ray
-
-    ray.init(address="local", include_dashboard=False, num_cpus=2, log_to_driver=False)
-    try:
-        spec = EngineSpec("base", resolve_kind("auto"), checkpoint, max_model_len=1024, kv_cache_gib=0.25)
-        handle = start_engine(spec)
-        (description,) = wait_ready([handle])
-        assert description["kind"] == "vllm"
-        yield handle, connect(handle, spec, model_id="m", description=description)
-        stop_engine(handle)
-    finally:
-        ray.shutdown()
+def engine(checkpoint: str, ray_cluster: None) -> Iterator[tuple[Any, EngineClient]]:
+    spec = EngineSpec("base", resolve_kind("auto"), checkpoint, max_model_len=1024, kv_cache_gib=0.25)
+    handle = start_engine(spec)
+    (description,) = wait_ready([handle])
+    assert description["kind"] == "vllm"
+    yield handle, connect(handle, spec, model_id="m", description=description)
+    stop_engine(handle)
 
 
 def ask(client: EngineClient, *samplings: Sampling) -> list[Completion]:

@@ -47,13 +47,12 @@ def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
     found = []
     for index in indices:
         stored = plan.source.stored(index)
-        due = [s.name for s in due_stages(plan, stored, carried_into(plan, index, Replayed(plan)))]
+        due = list(due_stages(plan, stored, carried_into(plan, index, Replayed(plan))))
         if plan.training is not None:
-            due += [s.name for s in plan.training.stages(index)]
-        place = plan.place(index)
-        there = [place.manifest_at(name) is not None for name in due]
+            due += plan.training.stages(index)
+        there = [plan.place(index).manifest(stage) is not None for stage in due]
         finished = there.index(False) if False in there else len(there)
-        found.append(Due(index, stored.tables["turns"].rows, tuple(due), finished))
+        found.append(Due(index, stored.tables["turns"].rows, tuple(s.name for s in due), finished))
     return found
 
 
