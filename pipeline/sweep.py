@@ -143,7 +143,7 @@ def dry_run(sweep: Sweep) -> None:
     data, rollout = sweep.base.data, sweep.base.rollout
     head = f"sweep {sweep.name}: {len(rows)} runs of {sweep.iterations} iterations, one after another"
     episodes = f"{data.tasks_per_iteration} tasks × {rollout.group_size} episodes an iteration"
-    echo(make_console(), Text(f"{visible(head)}; {episodes}", no_wrap=True), sweep_table(rows))
+    echo(make_console(), Text(f"{visible(head)}; {episodes}"), sweep_table(rows))
 
 
 def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:

@@ -167,6 +167,7 @@ def test_a_dry_run_lists_every_run_with_its_state_and_writes_nothing(planned: An
     dry_run(sweep)
     out = capsys.readouterr().out
     assert all(member.name in out for member in sweep.members)
+    assert "episodes an iteration" in " ".join(out.split())  # no line is cut at the console's width
     assert not Path(sweep.root).exists()
     run_sweep(planned(regimes="full,separate"), Written())
     capsys.readouterr()
