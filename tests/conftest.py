@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,6 +98,18 @@ def tiny() -> str:
     return resolve_checkpoint("tiny")
 
 
+@pytest.fixture(scope="module")
+def tiny_half(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of the tiny model as most models are published: stored in bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("half") / "tiny"
+    shutil.copytree(tiny, folder)
+    AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16).save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
 def start(tiny: str) -> Iterator[Callable[..., Any]]:
     """Trainers of one rank in this process: `start(**changes of the spec)` closes the one before."""
@@ -111,7 +124,7 @@ def start(tiny: str) -> Iterator[Callable[..., Any]]:
 
     def make(*, version: int = 0, resume: str | None = None, **changes: Any) -> TrainWorker:
         close()
-        spec = TrainerSpec("m", "m", tiny, **{"num_threads": 1, **changes})
+        spec = TrainerSpec("m", "m", **{"checkpoint": tiny, "num_threads": 1, **changes})
         workers.append(TrainWorker(spec, 0))
         workers[0].start(workers[0].listen(), version, resume)
         return workers[0]

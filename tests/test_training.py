@@ -163,6 +163,27 @@ def test_a_bf16_run_moves_its_master_weights_and_resumes_bit_for_bit(start, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_written_weights_are_those_that_are_computed_with_however_the_model_came(
+    precision, dtype, start, tiny_half, tmp_path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from stages.checkpoints import stored_dtype
+
+    worker = start(**SMOOTH | {"checkpoint": tiny_half, "precision": precision, "learning_rate": 1e-5})
+    before = weights(worker)
+    worker.update(partition(tmp_path / "p"), 0)
+    save(worker, f"{tmp_path}/m/00001")
+    folder = f"{tmp_path}/m/00001/weights"
+    assert stored_dtype(folder) == dtype
+    loaded = AutoModelForCausalLM.from_pretrained(folder)  # in the dtype that it says it has
+    assert str(loaded.dtype) == f"torch.{dtype}"
+    assert same({k: v.float() for k, v in loaded.state_dict().items()}, weights(worker))
+    assert precision == "bf16" or not same(before, weights(worker))
+
+
+@pytest.mark.slow
 def test_checkpoints_are_whole_or_refused_on_any_filesystem(start, tiny, tmp_path) -> None:
     import fsspec
     import torch

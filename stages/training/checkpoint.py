@@ -1,7 +1,7 @@
 """Checkpoints: what engines load, what a trainer resumes from, and a manifest that is written last.
 
-    <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint; of an adapter PEFT's,
-                          in that of the computation
+    <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint, or in that of the
+                          computation where the former would round; of an adapter PEFT's, in the latter
     <uri>/trainer/…       DeepSpeed's state (fp32 master weights, moments, step), critic, RNG of each rank
     <uri>/manifest.json   versions, and size and hash of every file; a folder without it is no checkpoint
 
@@ -178,7 +178,13 @@ def _plain(adapter: AdapterSpec | None) -> dict[str, Any] | None:
 
 
 def _write_weights(unit: Unit, folder: Path) -> None:
-    """Weights of the compute precision in the initial checkpoint's dtype, with everything an engine needs."""
+    """The weights as they are computed with, bit for bit, and everything else that an engine needs.
+
+    They are in the initial checkpoint's dtype where that holds them. bfloat16 does not hold what was trained
+    in float32: it has no room for steps of a usual learning rate, so a sampler would hardly see them.
+    """
+    import torch
+
     from stages.training.adapted import AdaptedPolicy
 
     policy, base = unit.policy, unit.spec.checkpoint
@@ -186,9 +192,10 @@ def _write_weights(unit: Unit, folder: Path) -> None:
         policy.base.adaptable.save(policy.adapter, folder, base)
         return
     model = policy.model
+    dtype = torch.promote_types(unit.stored_dtype, model.dtype)
     copies: dict[int, Any] = {}  # tied weights stay one tensor; DeepSpeed's are views of one flat buffer
     state = {
-        name: copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", unit.stored_dtype, copy=True))
+        name: copies.setdefault(tensor.data_ptr(), tensor.detach().to("cpu", dtype, copy=True))
         for name, tensor in model.state_dict().items()
     }
     model.save_pretrained(str(folder), state_dict=state)
@@ -196,6 +203,11 @@ def _write_weights(unit: Unit, folder: Path) -> None:
         weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
         if file.is_file() and not weights and not file.name.endswith((".index.json", ".lock")):
             shutil.copyfile(file, folder / file.name)
+    if dtype != unit.stored_dtype:  # for whoever loads weights in the dtype that the folder names
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config.pop("torch_dtype", None)  # the older name
+        config["dtype"] = str(dtype).removeprefix("torch.")
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_state(unit: Unit, folder: Path) -> None:
