@@ -16,6 +16,7 @@ from stages.engines.base import EngineSpec
 from stages.engines.openai import endpoint_of
 from stages.engines.server import REMOTE
 from stages.engines.server import memory_estimate as engine_memory
+from stages.precision import is_rounded
 from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
 from workflows.data.rejects import report as reject_report
@@ -23,6 +24,7 @@ from workflows.draw import text_lines
 from workflows.errors import UsageError
 from workflows.tools.code.isolation import find_isolation
 
+COMPUTES = ("torch", "vllm")  # engines with a network
 DRIVER_GIB = 1.0  # this process, Ray's own, players and Ray Data's workers
 
 
@@ -208,9 +210,19 @@ def _model(plan: Plan, model_id: str) -> str:
     if adapter := trainer.adapter:
         what += f", adapter of rank {adapter.rank}"
         what += f" on {model.base_id}" if model.base_id != model_id else ""
+    rounded = ""
+    if (
+        info
+        and spec.kind in COMPUTES
+        and is_rounded(trainer.precision, spec.dtype, spec.num_gpus, info.dtype)
+    ):
+        rounded = (
+            "; sampled with fewer digits than it is trained with, so small steps are not seen: set "
+            f'models.{model_id}.dtype = "float32", or its trainer.precision = "bf16"'
+        )
     return (
         f"{what}, engine {spec.kind}, trained by {trainer.ranks} rank(s), ZeRO {trainer.zero_stage}, "
-        f"{trainer.precision}, learning rate {ppo.learning_rate:g}"
+        f"{trainer.precision}, learning rate {ppo.learning_rate:g}{rounded}"
     )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 def merge_adapter(base: str, adapter: str, target: str) -> None:
     """Write a Hugging Face folder of the base with the adapter in its weights, tokenizer included.
 
-    They are added up in float32 and rounded once, to the base's dtype. Where the adapter has embeddings of
+    They are added up in float32 and rounded once, to the base's dtype or, where it has more digits, that of
+    the adapter, which is what both were computed in. Where the adapter has embeddings of
     its own, the output layer of a tied base becomes a matrix of the same values.
 
     Args:
@@ -20,9 +21,13 @@ def merge_adapter(base: str, adapter: str, target: str) -> None:
     """
     import torch
     from peft import PeftModel
+    from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    own = {tensor.dtype for tensor in load_file(Path(adapter) / "adapter_model.safetensors").values()}
     stored = AutoConfig.from_pretrained(base).dtype or torch.float32
+    for dtype in own:
+        stored = torch.promote_types(stored, dtype)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tie")  # known, see above

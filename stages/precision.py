@@ -52,6 +52,13 @@ def engine_dtype(asked: str, num_gpus: float, stored: str) -> str:
     return "float32" if asked == "auto" and slow else asked
 
 
+def is_rounded(precision: Precision, asked: str, num_gpus: float, stored: str) -> bool:
+    """Whether an engine samples with fewer digits than its model is trained with. Steps below the engine's
+    resolution are then not sampled, and the gap between sampler and trainer grows with every update."""
+    chosen = engine_dtype(asked, num_gpus, stored)
+    return precision == "fp32" and (stored if chosen == "auto" else chosen) in _HALF
+
+
 def weights_gib(info: CheckpointInfo, asked: str, num_gpus: float) -> float:
     """GiB of a checkpoint's weights in an engine, which loads them as `engine_dtype` says."""
     dtype = engine_dtype(asked, num_gpus, info.dtype)

@@ -113,6 +113,14 @@ def test_an_adapter_may_stand_alone_on_its_checkpoint(scripted: Settings) -> Non
     assert plan.trainer_specs["team"].adapter == plan.engine_specs["team"].adapters["team"] == AdapterSpec()
 
 
+def test_check_tells_of_an_engine_with_fewer_digits_than_its_trainer(scripted: Settings) -> None:
+    asked = {"trainer": {"precision": "fp32"}, "dtype": "bfloat16"}
+    told = report(plan_of(with_team(scripted(), **asked)))["models"]["team"]
+    assert 'set models.team.dtype = "float32"' in told
+    fine = report(plan_of(with_team(scripted(), **asked | {"dtype": "float32"})))["models"]["team"]
+    assert "fewer digits" not in fine
+
+
 def test_the_base_counts_once_in_the_estimate(scripted: Settings) -> None:
     def plan(regime: str) -> Plan:
         raw = scripted(sharing={"regime": regime})

@@ -35,12 +35,14 @@ SPECS = {
 }
 
 
-@pytest.fixture(scope="module", params=["tiny", "untied"])
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tiny model, whose output layer is its embedding, and one where it is not."""
-    tiny = resolve_checkpoint("tiny")
-    if request.param == "tiny":
-        return tiny
+@pytest.fixture(scope="module", params=["tiny", "untied", "half"])
+def base(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: str, tiny_half: str
+) -> str:
+    """The tiny model, whose output layer is its embedding, one where it is not, and one that is stored in
+    bfloat16; all are computed in float32."""
+    if request.param != "untied":
+        return {"tiny": tiny, "half": tiny_half}[request.param]
     folder = tmp_path_factory.mktemp("base") / "untied"
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     config = model.config

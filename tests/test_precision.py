@@ -8,7 +8,7 @@ import pytest
 
 import stages.precision as precision
 from stages.checkpoints import describe_checkpoint, resolve_checkpoint
-from stages.precision import cpu_computes_bf16, engine_dtype, trainer_precision, weights_gib
+from stages.precision import cpu_computes_bf16, engine_dtype, is_rounded, trainer_precision, weights_gib
 
 X86 = "processor\t: 0\nmodel name\t: bf16 is in this name\nflags\t\t: fpu avx2 {}\n\n"
 
@@ -45,6 +45,15 @@ def test_only_what_is_left_open_follows_the_hardware(monkeypatch: pytest.MonkeyP
     assert engine_dtype("auto", 1.0, "bfloat16") == "auto"
     assert engine_dtype("auto", 0.0, "float32") == "auto"
     assert engine_dtype("bfloat16", 0.0, "bfloat16") == "bfloat16"
+
+
+def test_an_engine_with_fewer_digits_than_its_trainer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cpu_computes_bf16", lambda: False)
+    assert is_rounded("fp32", "auto", 1.0, "bfloat16")
+    assert is_rounded("fp32", "bfloat16", 0.0, "float32")
+    assert not is_rounded("fp32", "auto", 0.0, "bfloat16")  # which is float32 here
+    assert not is_rounded("fp32", "auto", 1.0, "float32")
+    assert not is_rounded("bf16", "auto", 1.0, "bfloat16")
 
 
 def test_weights_take_what_they_are_loaded_as() -> None:
