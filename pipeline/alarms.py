@@ -19,6 +19,7 @@ Series = Sequence[tuple[int, Metrics]]
 """Finished iterations in order: the number of each, and its metrics."""
 
 SMALL_DRIFT: Final = 8.0  # tokens by which a length may drift, whatever factor that is
+SMALL_GAP: Final = 0.01  # nats per token by which sampler and trainer may differ, whatever they did at first
 
 _SHOW = "python -m pipeline show"
 
@@ -172,18 +173,32 @@ def _of_model(series: Series, limits: AlarmsSection, model: str) -> Iterator[Ala
             "its KL from the reference is",
             "a higher ppo.kl_coefficient, or a lower ppo.learning_rate",
         ),
-        (
-            "sampler_gap",
-            "sampler_gap_mean",
-            limits.sampler_gap,
-            "sampler and trainer differ by",
-            "look at sampler_gap_max and at the precision of both; ppo.importance corrects small gaps",
-        ),
     ):
         key = f"model/{model}/{metric}"
         since = _since(series, _above(key, limit), limits.iterations)
         if since is not None:
             yield Alarm(name, model, since, f"{what} {series[-1][1][key]:.3g} nats per token", look)
+    yield from _sampler_gap(series, limits, model)
+
+
+def _sampler_gap(series: Series, limits: AlarmsSection, model: str) -> Iterator[Alarm]:
+    """Too far from the sampler; or much farther than before the first update, as when an engine has other
+    weights than the trainer, or the same ones rounded."""
+    key = f"model/{model}/sampler_gap_mean"
+    first = next((metrics[key] for _, metrics in series if key in metrics), 0.0)
+
+    def sign(metrics: Metrics, _: int) -> bool:
+        gap = metrics.get(key, 0.0)
+        return gap >= limits.sampler_gap or (gap >= SMALL_GAP and gap >= limits.sampler_gap_growth * first)
+
+    if (since := _since(series, sign, limits.iterations)) is not None:
+        yield Alarm(
+            "sampler_gap",
+            model,
+            since,
+            f"sampler and trainer differ by {series[-1][1][key]:.3g} nats per token, at first by {first:.3g}",
+            "look at sampler_gap_max and at the precision of both; ppo.importance corrects small gaps",
+        )
 
 
 def _above(name: str, limit: float) -> Callable[[Metrics, int], bool]:

@@ -22,6 +22,7 @@ class AlarmsSection(Section):
     kl_old: Amount = 0.1  # nats per token by which one update moves a model
     kl_reference: Amount = 1.0  # nats per token from its reference
     sampler_gap: Amount = 0.1  # nats per token between sampler and trainer, in the mean
+    sampler_gap_growth: Annotated[float, Field(gt=1)] = 20.0  # times that of the first iteration
 
 
 class TrackingSection(Section):

@@ -74,6 +74,17 @@ def test_an_alarm_is_over_with_the_first_iteration_without_its_sign(key: str, si
     assert keys((5, {}), (2, sign), (1, {}), (2, sign)) == []
 
 
+def test_a_sampler_that_falls_behind_its_trainer_is_told_long_before_they_are_far_apart() -> None:
+    def gap(value: float) -> dict[str, float]:
+        return {"model/team/sampler_gap_mean": value}
+
+    assert keys((1, gap(6e-6)), (3, gap(0.025))) == ["sampler_gap/team"]
+    assert keys((1, gap(6e-6)), (3, gap(0.005))) == []  # small, whatever it was
+    assert keys((1, gap(0.03)), (3, gap(0.05))) == []  # of bfloat16, from the start
+    (alarm,) = alarms(series((1, gap(6e-6)), (3, gap(0.025))), LIMITS)
+    assert alarm.what == "sampler and trainer differ by 0.025 nats per token, at first by 6e-06"
+
+
 def test_all_at_once_are_all_raised() -> None:
     everything: dict[str, float] = {}
     for sign in SIGNS.values():
