@@ -86,7 +86,7 @@ def ablate(
     numbers = [_numbers(replays, index, progress) for index in indices]
     agreement = agreement_of(pl.concat(numbers), tuple(plans), shown)
     first = next(iter(plans.values()))
-    folder = first.source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
+    folder = first.ablation
     found = Ablation(first.source, folder, replays, tuple(indices), agreement, time.monotonic() - began)
     write_bytes(f"{folder.url}/episodes.parquet", parquet_bytes(agreement.episodes.to_arrow()))
     for name, data in ablation_files(agreement).items():

@@ -112,8 +112,7 @@ def run_ablate(
         )
         return
     first = next(iter(plans.values()))
-    folder = source.run.folder.child(f"replays/{first.label.partition('/')[0]}")
-    with held(folder), ray_when_needed(first.settings.cluster, first.changes) as start:
+    with held(first.ablation), ray_when_needed(first.settings.cluster, first.changes) as start:
         found = ablate(plans, indices, RichProgress(), start, shown)
     link, notes = record(found), _left_out(source, iterations)
     _print(as_json, lambda: ablation_dict(found, link, notes), lambda: ablation_page(found, link, notes))

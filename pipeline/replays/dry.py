@@ -10,10 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pipeline.checks import memory_report
-from pipeline.render import brief, cell, number, open_table, places, visible
+from pipeline.render import cell, number, open_table, places, visible
 from pipeline.replays.chain import check_beginnings
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, carried_into, check_label
+from pipeline.replays.show import change_lines
+from pipeline.replays.show_ablation import variant_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +64,41 @@ def dry_page(plan: ReplayPlan, due: Sequence[Due]) -> RenderableType:
     head = Text.assemble(
         ("dry run", "bold"), f" of replay {visible(plan.label)} of run {visible(plan.source.run.name)}"
     )
-    changes = [
-        Text(f"  {visible(f'{key}: {brief(before)} → {brief(now)}')}") for key, before, now in plan.changes
-    ]
     table = open_table(f"  {one}", ">turns", "stages", "state")
     for each in due:
         stages = ", ".join(each.stages) or None
         table.add_row(cell(f"  {each.index}"), cell(number(each.rows)), cell(stages), cell(each.state))
     where = {"run": plan.source.run.folder.url, "tables": plan.folder.url}
-    return Group(head, *changes, Text(), table, *_training(plan), Text(), places(where))
+    return Group(head, *change_lines(plan), Text(), table, *_training(plan), Text(), places(where))
 
 
 def dry_ablation_page(plans: Mapping[str, ReplayPlan], due: Mapping[str, Sequence[Due]]) -> RenderableType:
     """The dry run of an ablation: a line for each variant."""
     first = next(iter(plans.values()))
-    indices = [each.index for each in due[next(iter(plans))]]
-    turns = sum(each.rows for each in due[next(iter(plans))])
+    one = next(iter(due.values()))
+    turns = sum(each.rows for each in one)
     head = Text.assemble(
         ("dry run", "bold"),
         f" of an ablation of run {visible(first.source.run.name)}: {len(plans)} variants over "
-        f"{number(turns)} turns of {len(indices)} iteration{'s' if len(indices) != 1 else ''}",
+        f"{number(turns)} turns of {len(one)} iteration{'s' if len(one) != 1 else ''}",
     )
     table = open_table("  variant", "stages", "settings", ">finished")
     for name, plan in plans.items():
         stages = dict.fromkeys(stage for each in due[name] for stage in each.stages)
-        changed = "\n".join(f"{key} = {brief(now)}" for key, _, now in plan.changes) or "as stored"
         done = sum(each.finished == len(each.stages) > 0 for each in due[name])
         table.add_row(
             cell(f"  {name}"),
             cell(", ".join(stages) or "none: read as stored"),
-            cell(changed),
+            variant_settings(plan),
             cell(f"{done} of {sum(bool(each.stages) for each in due[name])}"),
         )
-    folder = f"{first.source.run.folder.url}/replays/{first.label.partition('/')[0]}"
-    return Group(head, Text(), table, Text(), places({"run": first.source.run.folder.url, "tables": folder}))
+    return Group(
+        head,
+        Text(),
+        table,
+        Text(),
+        places({"run": first.source.run.folder.url, "tables": first.ablation.url}),
+    )
 
 
 def dry_dict(plan: ReplayPlan, due: Sequence[Due]) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def dry_dict(plan: ReplayPlan, due: Sequence[Due]) -> dict[str, Any]:
         "split": plan.source.split,
         "label": plan.label,
         "folder": plan.folder.url,
-        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "changes": plan.change_records,
         "iterations": {
             str(each.index): {
                 "turns": each.rows,

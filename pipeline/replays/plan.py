@@ -58,6 +58,16 @@ class ReplayPlan:
     def folder(self) -> Folder:
         return self.source.run.folder.child(f"replays/{self.label}")
 
+    @property
+    def ablation(self) -> Folder:
+        """The folder of the ablation that this is a variant of; of a single replay its own."""
+        return self.source.run.folder.child(f"replays/{self.label.partition('/')[0]}")
+
+    @property
+    def change_records(self) -> list[dict[str, Any]]:
+        """The changes as plain values."""
+        return [{"setting": k, "before": b, "now": n} for k, b, n in self.changes]
+
     def place(self, index: int) -> IterationStore:
         return IterationStore(self.folder.child(f"{index:05d}"), index)
 

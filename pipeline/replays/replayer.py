@@ -276,7 +276,7 @@ def _write(plan: ReplayPlan, info: Mapping[str, Any]) -> None:
     content = {
         "source": {"name": source.run.name, "uri": source.run.folder.url, "split": source.split},
         "label": plan.label,
-        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "changes": plan.change_records,
         "identity": plan.identity,
     }
     plan.folder.write_text("replay.json", store.dump({**info, **content}))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pipeline.artifacts import update_summaries
 from pipeline.render import brief, cell, number, open_table, places, visible
+from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.replayer import Replayed
 
 
@@ -17,8 +18,7 @@ def replay_page(result: Replayed, link: str | None = None) -> RenderableType:
     """What changed and what ran, how numbers moved against the stored ones, and where the tables are."""
     plan = result.plan
     sections: list[RenderableType] = [_head(result)]
-    for key, before, now in plan.changes:
-        sections.append(Text(f"  {visible(f'{key}: {brief(before)} → {brief(now)}')}"))
+    sections += change_lines(plan)
     if plan.source.split is not None:
         sections += _scores(result)
     elif rows := result.movement.rows():
@@ -59,7 +59,7 @@ def replay_dict(result: Replayed, link: str | None = None) -> dict[str, Any]:
         "split": plan.source.split,
         "label": plan.label,
         "folder": plan.folder.url if result.done else None,
-        "changes": [{"setting": k, "before": b, "now": n} for k, b, n in plan.changes],
+        "changes": plan.change_records,
         "iterations": {
             str(index): {
                 "stages": list(done.manifests),
@@ -76,6 +76,11 @@ def replay_dict(result: Replayed, link: str | None = None) -> dict[str, Any]:
         "seconds": result.seconds,
         "link": link,
     }
+
+
+def change_lines(plan: ReplayPlan) -> list[Text]:
+    """A line for each setting that is another than the run's."""
+    return [Text(f"  {visible(f'{key}: {brief(old)} → {brief(new)}')}") for key, old, new in plan.changes]
 
 
 def _head(result: Replayed) -> Text:

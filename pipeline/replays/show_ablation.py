@@ -11,6 +11,7 @@ from rich.text import Text
 from pipeline.render import brief, cell, number, open_table, places, visible
 from pipeline.replays.ablation import Ablation
 from pipeline.replays.agreement import Matrix
+from pipeline.replays.plan import ReplayPlan
 
 
 def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> RenderableType:
@@ -55,10 +56,7 @@ def ablation_dict(found: Ablation, link: str | None, notes: Sequence[str] = ()) 
         "run": found.source.run.folder.url,
         "folder": found.folder.url,
         "iterations": list(found.indices),
-        "changes": {
-            name: [{"setting": k, "before": b, "now": n} for k, b, n in replayed.plan.changes]
-            for name, replayed in found.replays.items()
-        },
+        "changes": {name: replayed.plan.change_records for name, replayed in found.replays.items()},
         "stages": {name: replayed.ran for name, replayed in found.replays.items()},
         **found.agreement.as_dict(),
         "notes": [*notes, *(n for replayed in found.replays.values() for n in replayed.notes)],
@@ -80,9 +78,15 @@ def _head(found: Ablation) -> Text:
 def _changes(found: Ablation) -> RenderableType:
     table = open_table("  variant", "stages that ran", "settings")
     for name, replayed in found.replays.items():
-        changed = "\n".join(f"{key} = {brief(now)}" for key, _, now in replayed.plan.changes)
-        table.add_row(cell(f"  {name}"), cell(", ".join(replayed.ran) or None), cell(changed or "as stored"))
+        table.add_row(
+            cell(f"  {name}"), cell(", ".join(replayed.ran) or None), variant_settings(replayed.plan)
+        )
     return table
+
+
+def variant_settings(plan: ReplayPlan) -> Text:
+    """What a variant sets, a line for each."""
+    return cell("\n".join(f"{key} = {brief(now)}" for key, _, now in plan.changes) or "as stored")
 
 
 def _by_role(found: Ablation, column: str) -> RenderableType:
