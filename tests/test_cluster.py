@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import ray
 
@@ -40,6 +42,9 @@ def test_held_cpus_are_refused_with_what_there_is_and_slow_workers_are_waited_fo
         cluster.check_free_slot(held=0.5)
     ray.kill(holder)
     cluster.check_free_slot()
+    ends = time.monotonic() + 60  # Ray tells of freed CPUs some time after it has given them out again
+    while ray.available_resources().get("CPU", 0) < cpus and time.monotonic() < ends:
+        time.sleep(0.1)
 
     wait, waited = ray.wait, []
 

@@ -123,8 +123,8 @@ class Api:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _key() -> Iterator[None]:
-    """In the environment before Ray starts, whose processes inherit it."""
+def _key(no_ray: None) -> Iterator[None]:
+    """In the environment before Ray starts, whose processes inherit it: no Ray of files before this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_API_KEY", KEY)
         yield
