@@ -35,7 +35,7 @@ browser:
 .venv/installed: requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"Cadre is locked for Python 3.11, {sys.executable} is {v[0]}.{v[1]}; install 3.11 and run: make PYTHON=/path/to/python3.11") if v != (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.txt
+	$(BIN)/python requirements/install.py requirements/cpu.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c 'import torch; print("torch", torch.__version__, "(CPU build)" if torch.version.cuda is None else "brought CUDA libraries: it runs, but it is larger than this lock needs; see README, Install")'
 	touch $@
@@ -50,7 +50,8 @@ lint: setup
 	$(BIN)/lint-imports
 
 # Two files of tests at a time: much of a test's time is the start of Ray or of a trainer, on one core.
-test: lint model browser
+test: setup
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint model browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: lint

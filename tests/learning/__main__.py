@@ -31,6 +31,9 @@ def main() -> int:
     parser.add_argument("--only", "--regime", default="", help="only settings whose name has this text")
     parser.add_argument("--json", metavar="PATH", help="also write every curve to this file")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the runs here")
+    parser.add_argument(
+        "--learn", type=int, metavar="N", help="questions: so many iterations of learning, on slow machines fewer"
+    )
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(PROOFS)):
         parser.error(f"no proof {unknown[0]!r}; there are {', '.join(PROOFS)}")
@@ -43,7 +46,8 @@ def main() -> int:
             print(f"\n{name}", flush=True)
             folder = Path(arguments.keep or temporary).absolute() / name
             module = importlib.import_module(f"tests.learning.{name}")
-            results += module.run(str(folder), range(arguments.seeds), arguments.only)
+            more = {"learn": arguments.learn} if name == "questions" and arguments.learn else {}
+            results += module.run(str(folder), range(arguments.seeds), arguments.only, **more)
     print(f"\n{time.monotonic() - started:.0f} s in all")
     if arguments.json:
         content = {"environment": machine, "results": [result.as_dict() for result in results]}
