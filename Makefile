@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEFAULT_MODEL := smollm2-135m-instruct
 
-.PHONY: iteration test lint test-fast bench learn ui setup sandbox browser model lock clean
+.PHONY: iteration test test-all ready lint test-fast bench learn ui setup sandbox browser model lock clean
 
 iteration: model
 	$(BIN)/python -m pipeline run iteration
@@ -50,9 +50,17 @@ lint: setup
 	$(BIN)/lint-imports
 
 # Two files of tests at a time: much of a test's time is the start of Ray or of a trainer, on one core.
-test: setup
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# All but the longest tests, of which each has a shorter one beside it.
+test: ready
+	$(PYTEST) -m 'not long'
+
+test-all: ready
+	$(PYTEST)
+
+ready: setup
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint model browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: lint
 	$(BIN)/python -m pytest -m 'not slow'

@@ -23,6 +23,7 @@ from typing import IO, Any, Final
 
 from pipeline.folder import Folder
 from workflows.errors import UsageError
+from workflows.tools.code.tree import started
 
 RENEW_SECONDS: Final = 20.0
 STALE_SECONDS: Final = 120.0
@@ -166,10 +167,5 @@ def _process_key(pid: int) -> dict[str, str] | None:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         return None
-    try:
-        # after the name in brackets, which may hold anything: the state is field 3 of all, the start 22
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        started = "ended" if fields[0] in ("Z", "X") else fields[19]
-    except (OSError, IndexError):
-        started = "ended"
-    return {"machine": f"{boot} {space}", "started": started}
+    ticks = started(pid)
+    return {"machine": f"{boot} {space}", "started": "ended" if ticks is None else str(ticks)}

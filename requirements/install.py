@@ -30,7 +30,7 @@ PLACES = {
 def main(lock: str) -> int:
     settings = pip_settings()
     if not (_run([*PIP, *QUIET, "uv"]) and _run(uv_command(lock, settings), settings.get("cert"))):
-        print("note: uv could not install the lock, so pip does: some minutes", flush=True)
+        sys.stderr.write("note: uv could not install the lock, so pip does: some minutes\n")
         if not _run([*PIP, *QUIET, "-r", lock]):
             return 1
     if sys.flags.dont_write_bytecode:  # else Python compiles what it imports, once

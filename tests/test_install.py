@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 SCRIPT = Path(__file__).parent.parent / "requirements/install.py"
 
 
-@pytest.fixture
-def install() -> SimpleNamespace:
-    return SimpleNamespace(**{k: v for k, v in _run_path().items() if not k.startswith("__")})
-
-
-def _run_path() -> dict[str, object]:
-    import runpy
-
-    return runpy.run_path(str(SCRIPT))
-
-
 def test_uv_looks_where_pip_looks_and_the_environment_wins(
-    install: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install = runpy.run_path(str(SCRIPT))
     config = tmp_path / "pip.conf"
     config.write_text(
         "[global]\nindex-url = https://one.example/simple\nextra-index-url =\n    https://two.example/simple\n"
@@ -35,8 +25,7 @@ def test_uv_looks_where_pip_looks_and_the_environment_wins(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_FIND_LINKS", "/others")
-    settings = install.pip_settings()
-    words = install.uv_command("lock.txt", settings)
+    words = install["uv_command"]("lock.txt", install["pip_settings"]())
     given = {
         option: [words[i + 1] for i, word in enumerate(words) if word == option]
         for option in ("--default-index", "--index", "--find-links", "-r")
@@ -58,4 +47,4 @@ def test_what_neither_can_install_fails(tmp_path: Path) -> None:
         env={"PIP_NO_INDEX": "1", "PATH": ""},
     )
     assert done.returncode == 1
-    assert "so pip does" in done.stdout
+    assert "so pip does" in done.stderr

@@ -95,14 +95,6 @@ def test_an_iteration_accounts_for_every_row_and_moves_the_weights(two: Two) -> 
     assert not set(frames(second)["tasks"]["task_id"]) & set(tables["tasks"]["task_id"])
 
 
-def test_the_same_settings_give_the_same_tables_bit_for_bit(two: Two, scripted: Settings) -> None:
-    one = two[1][0]
-    _, (other,) = play(scripted(run={"name": "again"}))
-    same(frames(one), frames(other))
-    for stage in ("sample", "reward", "credit", "partition"):
-        assert one.manifests[stage].tables == other.manifests[stage].tables
-
-
 def test_sharing_regimes_differ_in_model_ids_only(scripted: Settings) -> None:
     regimes = {
         "full": {"regime": "full"},
@@ -151,19 +143,25 @@ def test_failing_engines_fail_the_run_with_their_causes(scripted: Settings) -> N
         play(raw)
 
 
-def test_changed_identity_is_refused_and_changed_finished_stages_too(scripted: Settings) -> None:
-    raw = scripted()
+def test_a_stopped_run_refuses_other_settings_and_with_its_own_gives_the_same_tables_bit_for_bit(
+    two: Two, scripted: Settings
+) -> None:
+    raw = scripted(run={"name": "again"})
     plan = assemble(parse_settings(raw))
     with session(plan, signals=False) as runner:
         stop_before(runner, "update/team")
         with pytest.raises(_Halt):
             runner.run_iteration()
     with pytest.raises(UsageError, match=r"seed: 0 → 1"):
-        play(scripted(run={"seed": 1}))
+        play(scripted(run={"name": "again", "seed": 1}))
     with pytest.raises(UsageError, match=r"'credit' with other settings.*task_role"):
-        play(scripted(credit={"options": {"by": "task"}}))
-    _, (done,) = play(raw)
-    assert done.resumed == ["sample", "rollout", "reward", "credit", "partition"]
+        play(scripted(run={"name": "again"}, credit={"options": {"by": "task"}}))
+    _, (other,) = play(raw)
+    assert other.resumed == ["sample", "rollout", "reward", "credit", "partition"]
+    one = two[1][0]
+    same(frames(one), frames(other))
+    for stage in ("sample", "reward", "credit", "partition"):
+        assert one.manifests[stage].tables == other.manifests[stage].tables
 
 
 def test_a_lost_checkpoint_is_made_again_from_stored_partitions(scripted: Settings) -> None:

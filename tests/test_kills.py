@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,20 @@ import psutil
 import pytest
 import tomlkit
 
+from pipeline.assemble import assemble
+from pipeline.session import session
+from pipeline.settings import parse_settings
 from pipeline.store import Run, stored_tables
+from stages.base import Quiet
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("tasks", "rollout", "rewards", "credit", "partition", "updates/team")
+EVERY = [f"{folder}/{mark}.json" for folder in FOLDERS for mark in ("begun", "manifest")]
+EVERY.insert(3, "rollout/shards/00000.json")
+# with a part of the plays, inside a stage of Ray Data, between two stages, inside an update, after it
+FEW = [EVERY[3], "rewards/begun.json", "credit/manifest.json", *EVERY[-2:]]
 TIMES = ("queued_at", "started_at", "first_token_at", "ended_at", "seconds", "uri")
 
 Settings = Callable[..., dict[str, Any]]
@@ -69,15 +77,17 @@ def weights_hash(root: str, name: str) -> str:
     return str(manifest["hash"])
 
 
-def test_kill_9_inside_and_after_every_stage_loses_nothing(scripted: Settings, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("points", [FEW, pytest.param(EVERY, marks=pytest.mark.long)], ids=["few", "every"])
+def test_kill_9_inside_and_after_stages_loses_nothing(
+    points: Sequence[str], scripted: Settings, tmp_path: Path
+) -> None:
     broken, whole = scripted(run={"name": "broken"}), scripted(run={"name": "whole"})
     root = broken["run"]["root"]
     iteration = Path(root) / "broken/iterations/00000"
     log = tmp_path / "log"
     argv = command(broken, tmp_path)
-    points = [iteration / f / mark for f in FOLDERS for mark in ("begun.json", "manifest.json")]
-    points.insert(3, iteration / "rollout/shards/00000.json")
-    for point in points:
+    for point in (iteration / name for name in points):
         if point.exists():
             continue  # one kill often falls behind the next point as well
         process = start(argv, log)
@@ -85,7 +95,8 @@ def test_kill_9_inside_and_after_every_stage_loses_nothing(scripted: Settings, t
         process.kill()
         process.wait()
     finish(argv, log)
-    finish(command(whole, tmp_path), log)
+    with session(assemble(parse_settings(whole)), Quiet(), signals=False) as runner:
+        runner.run_iteration()
     one, other = tables(root, "broken"), tables(root, "whole")
     assert one.keys() == other.keys()
     for name, frame in one.items():

@@ -131,6 +131,7 @@ def test_unchanged_settings_give_the_weights_of_the_run_bit_for_bit_also_when_br
     assert all(done.resumed == list(done.manifests) for done in again.done.values())
 
 
+@pytest.mark.long
 def test_adapters_with_a_critic_on_two_ranks_are_trained_as_the_run_trained_them(tmp_path: Path) -> None:
     overrides = [
         f"run.root={tmp_path}",

@@ -243,6 +243,7 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     assert "model.safetensors" in Folder(f"s3://{BUCKET}/out").names()
 
 
+@pytest.mark.long
 def test_a_sweep_lies_where_its_runs_lie(root: str, cluster: None, tmp_path: Path, capsys: Any) -> None:
     config = tmp_path / "signal.toml"
     config.write_text(tomlkit.dumps(merge(SIGNAL, {"run": {"root": root}})))

@@ -234,6 +234,7 @@ def test_three_regimes_play_the_same_tasks_and_a_sweep_that_was_stopped_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_sweep_that_is_killed_anywhere_ends_as_an_unbroken_one(
     scripted: Callable[..., dict[str, Any]], tmp_path: Path

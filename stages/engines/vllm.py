@@ -30,6 +30,7 @@ from stages.engines.base import (
     require_adapter,
 )
 from stages.engines.vllm_worker import OWNER
+from stages.imports import import_transformers
 from stages.precision import engine_dtype, weights_gib
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
@@ -52,6 +53,7 @@ class VllmServer:
         if not self.on_cuda:
             # vLLM compiles one small function even when told to run eagerly: 18 s at the first request.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        import_transformers()  # first and without what vLLM's import of it would bring along
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 

@@ -32,7 +32,10 @@ def main() -> int:
     parser.add_argument("--json", metavar="PATH", help="also write every curve to this file")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the runs here")
     parser.add_argument(
-        "--learn", type=int, metavar="N", help="questions: so many iterations of learning, on slow machines fewer"
+        "--learn",
+        type=int,
+        metavar="N",
+        help="questions: so many iterations of learning, on slow machines fewer",
     )
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(PROOFS)):

@@ -72,7 +72,7 @@ def kill_descendants(pid: int, seconds: float = 10.0) -> None:
         for signum in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped makes no more of them
             for one in tree:
                 send(one, signum)
-        if all(_is_dead(one) for one in tree) or time.monotonic() > until:
+        if all(started(one) is None for one in tree) or time.monotonic() > until:
             return
         time.sleep(0.002)
 
@@ -85,9 +85,10 @@ def send(pid: int, signum: int) -> None:
         return
 
 
-def _is_dead(pid: int) -> bool:
+def started(pid: int) -> int | None:
+    """When it started, in clock ticks since the machine did; None where it has ended, waited for or not."""
     fields = _stat(f"/proc/{pid}/stat")
-    return fields is None or fields[0] in "ZX"
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def _threads(pid: int) -> list[str]:
