@@ -17,19 +17,20 @@ from collections.abc import Mapping
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 QUIET = ["install", "--quiet", "--no-deps"]
-# of pip's settings, what says where packages lie: pip's name, and uv's options for each of its words
+# of pip's settings, what says where packages lie: uv's variable for it, and what parts its words there
 PLACES = {
-    "index-url": "--default-index",
-    "extra-index-url": "--index",
-    "find-links": "--find-links",
-    "trusted-host": "--allow-insecure-host",
-    "constraint": "--constraint",
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "constraint": ("UV_CONSTRAINT", " "),
+    "cert": ("SSL_CERT_FILE", " "),
 }
 
 
 def main(lock: str) -> int:
-    settings = pip_settings()
-    if not (_run([*PIP, *QUIET, "uv"]) and _run(uv_command(lock, settings), settings.get("cert"))):
+    uv = [sys.executable, "-m", "uv", "pip", *QUIET, "--python", sys.executable, "-r", lock]
+    if not (_run([*PIP, *QUIET, "--quiet", "uv"]) and _run(uv, uv_environment(pip_settings()))):
         sys.stderr.write("note: uv could not install the lock, so pip does: some minutes\n")
         if not _run([*PIP, *QUIET, "-r", lock]):
             return 1
@@ -52,19 +53,18 @@ def pip_settings() -> dict[str, str]:
     return found
 
 
-def uv_command(lock: str, settings: Mapping[str, str]) -> list[str]:
-    """The lock from where pip would look, and of all places the best version, as pip does."""
-    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "-r", lock]
-    command += ["--python", sys.executable, "--index-strategy", "unsafe-best-match"]
-    for name, option in PLACES.items():
-        for word in settings.get(name, "").split():
-            command += [option, word]
-    return command
+def uv_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """What makes uv look where pip would, and take the best version of all places, as pip does. In the
+    environment, for an index may have a password; what is set there for uv itself stays."""
+    found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    for name, (variable, separator) in PLACES.items():
+        if words := settings.get(name, "").split():
+            found[variable] = separator.join(words)
+    return found | os.environ
 
 
-def _run(command: list[str], certificate: str | None = None) -> bool:
-    own = {"SSL_CERT_FILE": certificate} if certificate else {}
-    return subprocess.run(command, check=False, env={**os.environ, **own}).returncode == 0
+def _run(command: list[str], environment: Mapping[str, str] | None = None) -> bool:
+    return subprocess.run(command, check=False, env=environment).returncode == 0
 
 
 if __name__ == "__main__":

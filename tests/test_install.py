@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "requirements/install.py"
 
 
-def test_uv_looks_where_pip_looks_and_the_environment_wins(
+def test_uv_looks_where_pip_looks_and_what_is_set_nearer_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install = runpy.run_path(str(SCRIPT))
@@ -24,16 +24,13 @@ def test_uv_looks_where_pip_looks_and_the_environment_wins(
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONSTRAINT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
-    monkeypatch.setenv("PIP_FIND_LINKS", "/others")
-    words = install["uv_command"]("lock.txt", install["pip_settings"]())
-    given = {
-        option: [words[i + 1] for i, word in enumerate(words) if word == option]
-        for option in ("--default-index", "--index", "--find-links", "-r")
-    }
-    assert given["--default-index"] == ["https://one.example/simple"]
-    assert given["--index"][-2:] == ["https://two.example/simple", "file:///three"]
-    assert given["--find-links"] == ["/others"]
-    assert given["-r"] == ["lock.txt"]
+    monkeypatch.setenv("PIP_FIND_LINKS", "/others /more")
+    monkeypatch.setenv("UV_INDEX_STRATEGY", "first-index")
+    found = install["uv_environment"](install["pip_settings"]())
+    assert found["UV_DEFAULT_INDEX"] == "https://one.example/simple"
+    assert found["UV_INDEX"].split()[-2:] == ["https://two.example/simple", "file:///three"]
+    assert found["UV_FIND_LINKS"] == "/others,/more"
+    assert found["UV_INDEX_STRATEGY"] == "first-index"
 
 
 def test_what_neither_can_install_fails(tmp_path: Path) -> None:
