@@ -1,13 +1,27 @@
 """Packed attention sees what each sequence would see alone, in value and in gradient."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training.attention import CAUSAL_STEP, JOIN_TOKENS, Segment, flex, layout_of, packed_attention
+from stages.training import attention
+from stages.training.attention import (
+    CAUSAL_STEP,
+    JOIN_TOKENS,
+    Segment,
+    flex,
+    kernel_backward,
+    layout_of,
+    packed_attention,
+    product_backward,
+)
 from stages.training.logprobs import token_logprobs
 
+# float32 takes the first; both must be right in it
+BACKWARD = pytest.mark.parametrize("backward", [kernel_backward, product_backward])
 law = settings(deadline=None, max_examples=40)
 # prompts and their responses; more than one shares the prompt
 GROUPS = st.lists(
@@ -57,9 +71,10 @@ def states(parts, heads=4, key_heads=2, size=8, seed=0):
     ]
 
 
+@BACKWARD
 @law
-@given(GROUPS, st.sampled_from([(4, 4), (4, 2), (3, 1)]))
-def test_values_and_gradients_are_those_of_each_sequence_alone(groups, heads) -> None:
+@given(groups=GROUPS, heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]))
+def test_values_and_gradients_are_those_of_each_sequence_alone(backward, groups, heads) -> None:
     parts = segments(groups)
     layout, scale = layout_of(parts), 0.3
     inputs = states(parts, *heads)
@@ -67,19 +82,23 @@ def test_values_and_gradients_are_those_of_each_sequence_alone(groups, heads) ->
     expected = alone(*inputs, scale, parts)
     wanted = torch.autograd.grad((expected * weight).sum(), inputs)
     out, _ = packed_attention(None, *inputs, None, scaling=scale, layout=layout)
-    got = torch.autograd.grad((out.transpose(1, 2) * weight).sum(), inputs)
+    with patch.object(attention, "kernel_backward", backward):
+        got = torch.autograd.grad((out.transpose(1, 2) * weight).sum(), inputs)
     torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-4, atol=1e-5)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
 
 
-def test_long_segments_come_out_the_same_in_steps() -> None:
+@BACKWARD
+def test_long_segments_come_out_the_same(backward) -> None:
     parts = segments([(CAUSAL_STEP, [CAUSAL_STEP // 2]), (CAUSAL_STEP + 9, [30, 40])])
     inputs, layout = states(parts, 2, 1), layout_of(parts)
     assert any(len(list(block.steps())) > 1 for block in layout.blocks)
     expected = torch.autograd.grad(alone(*inputs, 0.3, parts).square().sum(), inputs)
     out, _ = packed_attention(None, *inputs, None, scaling=0.3, layout=layout)
-    for one, other in zip(torch.autograd.grad(out.square().sum(), inputs), expected, strict=True):
+    with patch.object(attention, "kernel_backward", backward):
+        got = torch.autograd.grad(out.square().sum(), inputs)
+    for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=5e-5)
 
 

@@ -9,9 +9,10 @@ A token sees its own segment up to itself and, in a response, the whole prompt i
 would see in a row of its own, so logprobs and gradients are those of the plain computation. Neighbours
 are computed together in *blocks*, so that short segments don't cost a kernel call each.
 
-On a CPU the forward pass is torch's flash kernel and the backward pass is written here with matrix
-products: torch's own backward kernel took 17 to 24 % of an update (SmolLM2-135M, two cores). On a GPU
-flex attention takes the whole row in one fused kernel.
+On a CPU the forward pass is torch's flash kernel, and so is the backward pass in float32. In bfloat16 that
+kernel took 17 to 24 % of an update (SmolLM2-135M, two cores), so there the backward pass is written here
+with matrix products, which in float32 took 13 % where the kernel took 8. On a GPU flex attention takes
+the whole row in one fused kernel.
 
 Legend: T tokens of the row, H query heads, h key heads, d head size, n tokens of a block, c tokens of
 the prompt that it sees, m = c + n.
@@ -213,8 +214,11 @@ def _flex_mask(layout: Layout, device: torch.device) -> Any:
     return create_block_mask(sees, None, None, total, total, device=device)
 
 
+Gradients = tuple[Tensor, Tensor, Tensor]  # of queries, keys and values
+
+
 class _CpuAttention(torch.autograd.Function):
-    """Flash forward; backward from the saved log-sum-exp, as in FlashAttention (arXiv:2205.14135), B.2."""
+    """Flash forward; backward from the saved log-sum-exp, by what is faster in the states' dtype."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, layout: Layout) -> Tensor:
@@ -238,40 +242,88 @@ class _CpuAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, sums = (t[0] for t in ctx.saved_tensors)
-        (grad,) = gradients[0]
-        groups = query.shape[0] // key.shape[0]
-        query = query * ctx.scale
-        # P = exp(q·k - sums) and P∘(g·v - delta): what is subtracted goes into the matrix products as two
-        # more columns, in two parts of the states' dtype, so that it costs no pass over (n, m) and what is
-        # rounded is the small difference
-        delta = (grad.float() * out.float()).sum(-1)
-        long_query, long_grad = _extended(query, sums), _extended(grad, delta)
-        long_key, long_value = (
-            torch.cat([t, t.new_full((*t.shape[:-1], 2), -1.0)], -1) for t in (key, value)
+        query, key, value, out, sums = ctx.saved_tensors
+        backward = kernel_backward if query.dtype == torch.float32 else product_backward
+        found = backward(query, key, value, out, sums, gradients[0], ctx.scale, ctx.layout)
+        return *found, None, None
+
+
+def kernel_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    sums: Tensor,
+    grad: Tensor,
+    scale: float,
+    layout: Layout,
+) -> Gradients:
+    """By torch's kernel, which wants a key head for each query head."""
+    groups = query.shape[1] // key.shape[1]
+    d_query = torch.empty_like(query)
+    d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
+    for block in layout.blocks:
+        own = slice(block.start, block.stop)
+        keys, values = (block.keys(states).repeat_interleave(groups, 1) for states in (key, value))
+        d_query[:, :, own], *shared = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad[:, :, own],
+            query[:, :, own],
+            keys,
+            values,
+            out[:, :, own],
+            sums[:, :, own],
+            0.0,
+            block.mask is None,
+            attn_mask=block.mask,
+            scale=scale,
         )
+        for total, part in zip((d_key, d_value), shared, strict=True):
+            block.add_keys(total, part.unflatten(1, (-1, groups)).sum(2))
+    return d_query, d_key, d_value
 
-        def folded(states: Tensor, own: slice) -> Tensor:
-            """(H, n, …) as (h, H/h·n, …): the query heads of one key head as one long query."""
-            return states[:, own].unflatten(0, (-1, groups)).flatten(1, 2)
 
-        d_query = torch.empty_like(query)
-        d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (key, value))
-        for block in (step for whole in ctx.layout.blocks for step in whole.steps()):
-            own, length = slice(block.start, block.stop), block.stop - block.start
-            p = torch.bmm(folded(long_query, own), block.keys(long_key).transpose(1, 2)).exp_()
-            # masked after the exponential, which is ten times slower at -inf
-            within = p.unflatten(1, (groups, length))[..., block.context_stop - block.context :]
-            if block.hidden is None:
-                within.tril_()
-            else:
-                within.masked_fill_(block.hidden, 0)
-            block.add_keys(d_value, torch.bmm(p.transpose(1, 2), folded(grad, own)))
-            ds = torch.bmm(folded(long_grad, own), block.keys(long_value).transpose(1, 2)).mul_(p)
-            d_query[:, own] = torch.bmm(ds, block.keys(key)).unflatten(1, (groups, length)).flatten(0, 1)
-            block.add_keys(d_key, torch.bmm(ds.transpose(1, 2), folded(query, own)))
-        d_query *= ctx.scale
-        return d_query[None], d_key.to(key.dtype)[None], d_value.to(value.dtype)[None], None, None
+def product_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    sums: Tensor,
+    grad: Tensor,
+    scale: float,
+    layout: Layout,
+) -> Gradients:
+    """The same by matrix products, as in FlashAttention (arXiv:2205.14135), B.2."""
+    query, key, value, out, sums, grad = (t[0] for t in (query, key, value, out, sums, grad))
+    groups = query.shape[0] // key.shape[0]
+    query = query * scale
+    # P = exp(q·k - sums) and P∘(g·v - delta): what is subtracted goes into the matrix products as two
+    # more columns, in two parts of the states' dtype, so that it costs no pass over (n, m) and what is
+    # rounded is the small difference
+    delta = (grad.float() * out.float()).sum(-1)
+    long_query, long_grad = _extended(query, sums), _extended(grad, delta)
+    long_key, long_value = (torch.cat([t, t.new_full((*t.shape[:-1], 2), -1.0)], -1) for t in (key, value))
+
+    def folded(states: Tensor, own: slice) -> Tensor:
+        """(H, n, …) as (h, H/h·n, …): the query heads of one key head as one long query."""
+        return states[:, own].unflatten(0, (-1, groups)).flatten(1, 2)
+
+    d_query = torch.empty_like(query)
+    d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (key, value))
+    for block in (step for whole in layout.blocks for step in whole.steps()):
+        own, length = slice(block.start, block.stop), block.stop - block.start
+        p = torch.bmm(folded(long_query, own), block.keys(long_key).transpose(1, 2)).exp_()
+        # masked after the exponential, which is ten times slower at -inf
+        within = p.unflatten(1, (groups, length))[..., block.context_stop - block.context :]
+        if block.hidden is None:
+            within.tril_()
+        else:
+            within.masked_fill_(block.hidden, 0)
+        block.add_keys(d_value, torch.bmm(p.transpose(1, 2), folded(grad, own)))
+        ds = torch.bmm(folded(long_grad, own), block.keys(long_value).transpose(1, 2)).mul_(p)
+        d_query[:, own] = torch.bmm(ds, block.keys(key)).unflatten(1, (groups, length)).flatten(0, 1)
+        block.add_keys(d_key, torch.bmm(ds.transpose(1, 2), folded(query, own)))
+    d_query *= scale
+    return d_query[None], d_key.to(key.dtype)[None], d_value.to(value.dtype)[None]
 
 
 def _extended(states: Tensor, subtracted: Tensor) -> Tensor:
