@@ -214,6 +214,7 @@ def _flex_mask(layout: Layout, device: torch.device) -> Any:
     return create_block_mask(sees, None, None, total, total, device=device)
 
 
+Saved = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # queries, keys, values, outputs, log-sum-exps
 Gradients = tuple[Tensor, Tensor, Tensor]  # of queries, keys and values
 
 
@@ -242,23 +243,14 @@ class _CpuAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, sums = ctx.saved_tensors
-        backward = kernel_backward if query.dtype == torch.float32 else product_backward
-        found = backward(query, key, value, out, sums, gradients[0], ctx.scale, ctx.layout)
-        return *found, None, None
+        saved = ctx.saved_tensors  # read once: with activation checkpointing a second time is an error
+        backward = kernel_backward if saved[0].dtype == torch.float32 else product_backward
+        return *backward(saved, gradients[0], ctx.scale, ctx.layout), None, None
 
 
-def kernel_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    grad: Tensor,
-    scale: float,
-    layout: Layout,
-) -> Gradients:
+def kernel_backward(saved: Saved, grad: Tensor, scale: float, layout: Layout) -> Gradients:
     """By torch's kernel, which wants a key head for each query head."""
+    query, key, value, out, sums = saved
     groups = query.shape[1] // key.shape[1]
     d_query = torch.empty_like(query)
     d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
@@ -282,18 +274,9 @@ def kernel_backward(
     return d_query, d_key, d_value
 
 
-def product_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    grad: Tensor,
-    scale: float,
-    layout: Layout,
-) -> Gradients:
+def product_backward(saved: Saved, grad: Tensor, scale: float, layout: Layout) -> Gradients:
     """The same by matrix products, as in FlashAttention (arXiv:2205.14135), B.2."""
-    query, key, value, out, sums, grad = (t[0] for t in (query, key, value, out, sums, grad))
+    query, key, value, out, sums, grad = (t[0] for t in (*saved, grad))
     groups = query.shape[0] // key.shape[0]
     query = query * scale
     # P = exp(q·k - sums) and P∘(g·v - delta): what is subtracted goes into the matrix products as two

@@ -40,6 +40,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(PROOFS)):
         parser.error(f"no proof {unknown[0]!r}; there are {', '.join(PROOFS)}")
+    if arguments.learn is not None and (arguments.learn < 1 or "questions" not in arguments.names):
+        parser.error("--learn is for questions, and at least 1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     started, machine = time.monotonic(), environment()
     print(f"{machine['cores']} cores, {machine['cpu']}, commit {machine['commit']}", flush=True)
