@@ -4,6 +4,6 @@ from pipeline.guard import check_packages
 
 if __name__ == "__main__":
     check_packages()
-    from pipeline.cli import main
+    from pipeline.cli.app import main
 
     main()

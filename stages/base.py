@@ -94,7 +94,7 @@ class Context:
 
     iteration: int
     progress: Progress = field(default_factory=Quiet)
-    fleet: Any = None  # pipeline.fleet.Fleet, for stages that hold a lease
+    fleet: Any = None  # pipeline.run.fleet.Fleet, for stages that hold a lease
 
 
 class Stage(Protocol):

@@ -69,7 +69,7 @@ def ray_cluster() -> None:
     """A local Ray, which stays up for the modules after this one: a start takes 7 to 20 s of a core."""
     import ray
 
-    from pipeline.cluster import start_ray
+    from pipeline.run.cluster import start_ray
 
     if not ray.is_initialized():
         start_ray("local", 0.3)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline.mlflow_store import tracking_uri
-from pipeline.runs import find_run
-from pipeline.ui import serving
+from pipeline.cli.ui import serving
+from pipeline.store.runs import find_run
+from pipeline.tracking.mlflow_store import tracking_uri
 from tests.browser import Browser, start_browser
 
 PICTURES = Path(__file__).parent.parent / "docs/pictures"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.store import IterationStore, Manifest, Run
+from pipeline.store.run import IterationStore, Manifest, Run
 from stages.base import Account
 from stages.tables import TableSink
 from workflows.columns import context_hash

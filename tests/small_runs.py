@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import parse_settings, settings_toml
-from pipeline.sharing import fill_sharing
-from pipeline.store import Run
+from pipeline.plan.sharing import fill_sharing
+from pipeline.settings.schema import parse_settings, settings_toml
+from pipeline.store.run import Run
 
 ROLES = ["sender", "receiver"]
 

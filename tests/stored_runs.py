@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.settings import Settings, parse_settings, settings_toml
-from pipeline.store import IterationStore, Run
+from pipeline.settings.schema import Settings, parse_settings, settings_toml
+from pipeline.store.run import IterationStore, Run
 from stages.base import StageResult, map_parts
 from stages.tables import Part, TableRef, TableSink
 from workflows.trajectory import EPISODES, TASKS, TURNS

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 from scipy.stats import spearmanr
 
-from pipeline.render import as_text, plain
 from pipeline.replays.ablation import Ablation, ablate
 from pipeline.replays.agreement import agreement_of, spearman
 from pipeline.replays.plan import replay_plan
@@ -22,7 +21,8 @@ from pipeline.replays.settings import with_values
 from pipeline.replays.show_ablation import ablation_dict, ablation_page
 from pipeline.replays.source import Source
 from pipeline.replays.variants import read_variants, variant_plans
-from pipeline.store import Run, tables_at
+from pipeline.store.run import Run, tables_at
+from pipeline.views.render import as_text, plain
 from rewards.base import PlayedEpisode
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
@@ -192,7 +192,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Run:
     settings = settings_of(str(tmp_path_factory.mktemp("ablation")), tracking={"experiment": "tests"})
     run, _ = write_iterations(settings, SMALL, 2)
     plan = replay_plan(Source(run), settings)
-    from pipeline.execution import run_stages
+    from pipeline.run.execution import run_stages
 
     for index in (0, 1):
         place = run.iteration(index)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.assemble import assemble
-from pipeline.export import export_model
-from pipeline.session import session
-from pipeline.settings import load_settings
-from pipeline.store import Run
+from pipeline.cli.export import export_model
+from pipeline.plan.assemble import assemble
+from pipeline.run.session import session
+from pipeline.settings.schema import load_settings
+from pipeline.store.run import Run
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import Plan, assemble
-from pipeline.checks import memory_report, report
-from pipeline.settings import parse_settings, settings_toml
+from pipeline.cli.check import memory_report, report
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.settings.schema import parse_settings, settings_toml
 from stages.adapters import AdapterSpec
 from workflows.errors import UsageError
 

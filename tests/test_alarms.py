@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.alarms import alarms
-from pipeline.tracking_settings import AlarmsSection
+from pipeline.metrics.alarms import alarms
+from pipeline.settings.tracking import AlarmsSection
 
 LIMITS = AlarmsSection(iterations=3, length_window=10)
 HEALTHY = {

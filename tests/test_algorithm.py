@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import Plan, assemble
-from pipeline.settings import load_settings, parse_settings, settings_toml
-from pipeline.store import Run, carried_tables
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.settings.schema import load_settings, parse_settings, settings_toml
+from pipeline.store.run import Run, carried_tables
 from rewards.credit.silent import LeaveOutSilent
 from stages.credit import CreditStage
 from stages.partition import PartitionStage

@@ -7,7 +7,7 @@ import time
 import pytest
 import ray
 
-from pipeline import cluster
+from pipeline.run import cluster
 from workflows.errors import RunFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_ray")]

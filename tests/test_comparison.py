@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.compare import compare_command, named_runs, write_comparison
-from pipeline.comparison import Comparison, as_dict, compare
-from pipeline.comparison_plots import comparison_files, mean_curve, smoothed
-from pipeline.comparison_view import comparison_page
-from pipeline.cost import cost_metrics, total_cost
-from pipeline.history import read_history
-from pipeline.render import as_text
+from pipeline.experiments.compare import compare_command, named_runs, write_comparison
+from pipeline.experiments.comparison import Comparison, as_dict, compare
+from pipeline.experiments.comparison_plots import comparison_files, mean_curve, smoothed
+from pipeline.experiments.comparison_view import comparison_page
+from pipeline.metrics.cost import cost_metrics, total_cost
+from pipeline.store.history import read_history
+from pipeline.views.render import as_text
 from stages.evaluate import estimate_mean
 from tests.small_runs import make_run
 from workflows.errors import UsageError

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.assemble import assemble
-from pipeline.execution import run_stages
-from pipeline.session import session
-from pipeline.settings import load_settings
+from pipeline.plan.assemble import assemble
+from pipeline.run.execution import run_stages
+from pipeline.run.session import session
+from pipeline.settings.schema import load_settings
 from stages.base import Quiet
 from workflows.loading import BUILTIN_WORKFLOWS
 

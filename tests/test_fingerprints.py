@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import assemble, assemble_evaluation
-from pipeline.settings import parse_settings
+from pipeline.plan.assemble import assemble, assemble_evaluation
+from pipeline.settings.schema import parse_settings
 from tests.conftest import merge
 
 EVALUATE = {"split": "dev", "tasks": 4}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.grade import MATH_MODES, grade
+from pipeline.cli.grade import MATH_MODES, grade
 from rewards.grading import qa
 from workflows.errors import UsageError
 from workflows.tools.code.judge import CodeJudge
@@ -167,7 +167,7 @@ def test_the_command_reads_stdin_needs_no_ray_and_ends_with_0_whatever_the_verdi
     lines = '{"prediction": "a", "golds": ["b"]}\nnope\n'
     program = (
         "import sys; sys.argv[1:] = ['grade', 'qa', '-', '--mode', 'official_squad'];"
-        "from pipeline.cli import main\n"
+        "from pipeline.cli.app import main\n"
         "try: main()\n"
         "finally: assert not {'ray', 'torch', 'mlflow', 'transformers', 'sympy'} & set(sys.modules)"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.project.init import TAKEN, new_project
 from pipeline.report.write import write_report
-from pipeline.runs import find_run
+from pipeline.store.runs import find_run
 from workflows.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -51,8 +51,8 @@ def test_its_own_test_passes_and_check_finds_nothing_in_the_way(project):
 
 
 def test_its_settings_for_a_real_model_are_complete(project, monkeypatch):
-    from pipeline.assemble import assemble
-    from pipeline.settings import load_settings
+    from pipeline.plan.assemble import assemble
+    from pipeline.settings.schema import load_settings
 
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))

@@ -12,12 +12,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.assemble import assemble
-from pipeline.execution import Finished
-from pipeline.runner import Runner
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.store import Run, stored_tables
+from pipeline.plan.assemble import assemble
+from pipeline.run.execution import Finished
+from pipeline.run.runner import Runner
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
+from pipeline.store.run import Run, stored_tables
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError
 

@@ -17,10 +17,10 @@ import psutil
 import pytest
 import tomlkit
 
-from pipeline.assemble import assemble
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.store import Run, stored_tables
+from pipeline.plan.assemble import assemble
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
+from pipeline.store.run import Run, stored_tables
 from stages.base import Quiet
 
 pytestmark = pytest.mark.slow

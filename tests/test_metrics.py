@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.gathered import Gathered, Measure
-from pipeline.metrics import MAX_NAMES, by_name, iteration_metrics, slug
+from pipeline.metrics.gathered import Gathered, Measure
+from pipeline.metrics.iteration import MAX_NAMES, by_name, iteration_metrics, slug
 from stages.base import Account
 from stages.tables import TableRef, TableSink
 from workflows.errors import CadreError

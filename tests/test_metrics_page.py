@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.cost import cost_metrics
-from pipeline.evaluation import Evaluated
-from pipeline.execution import Finished
-from pipeline.metrics import iteration_metrics, measured_by_stages
+from pipeline.metrics.cost import cost_metrics
+from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.replays.movement import Movement, part_sums
 from pipeline.replays.record import replay_metrics
+from pipeline.run.evaluation import Evaluated
+from pipeline.run.execution import Finished
 from stages.base import Account
 from stages.evaluate import Estimate, Score
 from stages.tables import TableRef, TableSink

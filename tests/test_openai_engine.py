@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.assemble import assemble
-from pipeline.checks import key_problem, report, report_lines
-from pipeline.settings import parse_settings
+from pipeline.cli.check import key_problem, report, report_lines
+from pipeline.plan.assemble import assemble
+from pipeline.settings.schema import parse_settings
 from stages.engines.base import EngineSpec
 from stages.engines.openai import OpenAIEngine
 from stages.engines.openai_endpoint import read_endpoint
@@ -598,9 +598,9 @@ def test_how_fast_an_api_is_asked_changes_no_fingerprint(scripted: Scripted) -> 
 def test_a_team_trains_while_one_role_speaks_through_an_api(
     scripted: Scripted, api: Api, ray_cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipeline.session import session
-    from pipeline.shelf import shelf_of
-    from pipeline.show import print_place
+    from pipeline.cli.show import print_place
+    from pipeline.run.session import session
+    from pipeline.store.shelf import shelf_of
 
     api.reply = lambda body: said(echo_qa(body["messages"], Sampling(max_tokens=9, seed=body["seed"])))
     plan = assemble(parse_settings(with_api(scripted, api.url)))

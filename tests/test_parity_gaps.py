@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.assemble import Plan, assemble, weighted_rewards
-from pipeline.evaluation import metric_sections
-from pipeline.settings import load_settings, parse_settings
-from pipeline.training_settings import AdvantageSection, CriticSection, PpoSection
+from pipeline.plan.assemble import Plan, assemble, weighted_rewards
+from pipeline.run.evaluation import metric_sections
+from pipeline.settings.schema import load_settings, parse_settings
+from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
 from rewards.scoring import score_turns
 from stages.evaluate import evaluate
 from stages.player import PlayerActor, PlayerSpec, Shard

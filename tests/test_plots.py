@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from pipeline.curves import Point, curve_files
-from pipeline.plots import COLOURS, MAX_SERIES, draw, limits, looks, shorten, spread
+from pipeline.views.curves import Point, curve_files
+from pipeline.views.plots import COLOURS, MAX_SERIES, draw, limits, looks, shorten, spread
 
 
 def test_no_two_series_of_a_panel_have_a_colour_or_a_marker_in_common() -> None:

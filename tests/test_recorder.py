@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.alarms import Alarm
-from pipeline.evaluation import Evaluated, place_of
-from pipeline.execution import Finished
-from pipeline.mlflow_store import artifact_folder
-from pipeline.recorder import Recorder
-from pipeline.settings import Settings, parse_settings
-from pipeline.store import IterationStore, Run, dump, tables_at
-from pipeline.tracking import MlflowTracker
+from pipeline.metrics.alarms import Alarm
+from pipeline.run.evaluation import Evaluated, place_of
+from pipeline.run.execution import Finished
+from pipeline.run.recorder import Recorder
+from pipeline.settings.schema import Settings, parse_settings
+from pipeline.store.run import IterationStore, Run, dump, tables_at
+from pipeline.tracking.mlflow import MlflowTracker
+from pipeline.tracking.mlflow_store import artifact_folder
 from tests.report_runs import in_parts, new_run, store, team_episode
 
 pytestmark = pytest.mark.slow  # MLflow is imported and makes a database

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tomlkit
 
-from pipeline.assemble import assemble
-from pipeline.settings import parse_settings
+from pipeline.plan.assemble import assemble
+from pipeline.settings.schema import parse_settings
 from workflows.errors import UsageError
 
 ROOT = Path(__file__).parent.parent

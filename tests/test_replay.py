@@ -13,14 +13,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from pipeline.execution import run_stages
 from pipeline.replays.movement import _added, _row, part_sums
 from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.replayer import Replayed, replay
 from pipeline.replays.settings import overridden
 from pipeline.replays.source import Source
 from pipeline.replays.verify import unequal_tables
-from pipeline.store import Run, tables_at
+from pipeline.run.execution import run_stages
+from pipeline.store.run import Run, tables_at
 from rewards.credit.assign import assign_credit
 from rewards.credit.rloo import Rloo
 from rewards.f1_by_round import F1ByRound

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import assemble, assemble_evaluation
+from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.replays.command import run_ablate, run_replay
-from pipeline.session import session
-from pipeline.settings import parse_settings
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
 from stages.base import Quiet
 
 

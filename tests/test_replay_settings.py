@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import assemble
+from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import due_stages, replay_plan
 from pipeline.replays.settings import changes_of, overridden, with_values
 from pipeline.replays.source import Source, Stored, _span
-from pipeline.settings import parse_settings
-from pipeline.store import Run
+from pipeline.settings.schema import parse_settings
+from pipeline.store.run import Run
 from tests.stored_runs import Shape, settings_of, write_iterations, write_run
 from workflows.errors import UsageError
 
@@ -107,7 +107,7 @@ def test_each_setting_makes_exactly_its_stage_and_later_ones_due(run: Run) -> No
 
 
 def made(stage: Any, plan: Any) -> Any:
-    from pipeline.store import Manifest, plain
+    from pipeline.store.run import Manifest, plain
 
     fingerprint = plain(plan.fingerprints[stage.name])
     return Manifest(stage.name, 0, fingerprint, {}, {}, {}, [], {}, [], 0.0)

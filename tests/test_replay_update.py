@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.assemble import assemble
-from pipeline.export import export_model
-from pipeline.render import as_text
+from pipeline.cli.export import export_model
+from pipeline.cli.show import print_place
+from pipeline.plan.assemble import assemble
 from pipeline.replays.dry import dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.replayer import Replayed, replay
@@ -22,11 +22,11 @@ from pipeline.replays.settings import overridden
 from pipeline.replays.show import replay_page
 from pipeline.replays.source import Source
 from pipeline.report.write import write_report
-from pipeline.session import session
-from pipeline.settings import load_settings, parse_settings
-from pipeline.shelf import shelf_of
-from pipeline.show import print_place
-from pipeline.store import Run
+from pipeline.run.session import session
+from pipeline.settings.schema import load_settings, parse_settings
+from pipeline.store.run import Run
+from pipeline.store.shelf import shelf_of
+from pipeline.views.render import as_text
 from stages.base import Context, Quiet
 from stages.update import UpdateStage
 from tests.conftest import SCRIPTED, merge

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.evaluation import place_of
 from pipeline.report.choose import choose
 from pipeline.report.command import lines_of, report
 from pipeline.report.drawing import graph_of, role_of, svg
@@ -24,6 +23,7 @@ from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
 from pipeline.report.source import source_of
 from pipeline.report.write import write_report
+from pipeline.run.evaluation import place_of
 from tests.report_runs import MODEL, in_parts, new_run, spoken, store, team_episode
 from workflows import debate, qa
 from workflows.draw import drawing

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.serve_retriever import RetrieverServer, serve
+from pipeline.cli.serve_retriever import RetrieverServer, serve
 from workflows.errors import InfraError, ToolRefusal, UsageError, WorkflowError
 from workflows.loading import load_workflow
 from workflows.play import Played, PlayLimits

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.assemble import weighted_rewards
-from pipeline.settings import parse_settings
+from pipeline.plan.assemble import weighted_rewards
+from pipeline.settings.schema import parse_settings
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.scoring import WeightedRewards

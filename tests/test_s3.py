@@ -15,20 +15,20 @@ import fsspec
 import pytest
 import tomlkit
 
-from pipeline.assemble import assemble, assemble_evaluation
-from pipeline.compare import compare_command
-from pipeline.export import export_model
-from pipeline.folder import Folder, check_root
-from pipeline.jobs import show
-from pipeline.lock import RunLock
+from pipeline.cli.export import export_model
+from pipeline.cli.jobs import show
+from pipeline.experiments.compare import compare_command
+from pipeline.experiments.process import train_apart
+from pipeline.experiments.sweep import plan_sweep, run_sweep
+from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.replays.command import run_ablate, run_replay
 from pipeline.report.write import write_report
-from pipeline.runs import find_run
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.store import Run, check_part
-from pipeline.sweep import plan_sweep, run_sweep
-from pipeline.sweep_process import train_apart
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
+from pipeline.store.folder import Folder, check_root
+from pipeline.store.lock import RunLock
+from pipeline.store.run import Run, check_part
+from pipeline.store.runs import find_run
 from stages.base import Quiet
 from stages.filesystem import filesystem
 from stages.tables import TableSink
@@ -97,7 +97,7 @@ def test_what_another_process_has_just_written_is_seen(root: str) -> None:
 def test_of_several_writers_one_holds_a_run_and_a_killed_one_does_not(root: str) -> None:
     folder = Folder(f"{root}/locked")
     code = (
-        "import sys, time\nimport pipeline.lock as lock\nfrom pipeline.folder import Folder\n"
+        "import sys, time\nimport pipeline.store.lock as lock\nfrom pipeline.store.folder import Folder\n"
         "lock.RENEW_SECONDS = 0.1\n"
         "with lock.RunLock(Folder(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.samples import KINDS, choose_episodes
+from pipeline.store.samples import KINDS, choose_episodes
 from stages.tables import TableRef
 from tests.stored_plays import a_play, stored
 

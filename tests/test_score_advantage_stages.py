@@ -8,7 +8,7 @@ import pytest
 
 import stages.advantage
 import stages.credit
-from pipeline.metrics import measured_by_stages
+from pipeline.metrics.iteration import measured_by_stages
 from rewards.credit.running_baseline import RunningBaseline
 from stages.advantage import AdvantageStage
 from stages.advantages.gae import Gae

@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.assemble import assemble
-from pipeline.checks import report, report_lines
-from pipeline.runner import Finished
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.store import Run
+from pipeline.cli.check import report, report_lines
+from pipeline.plan.assemble import assemble
+from pipeline.run.runner import Finished
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
+from pipeline.store.run import Run
 from stages.player import PlayerSpec, Shard, play_shard, start_player
 from stages.tables import TableSink
 from workflows.engine import Message, Sampling

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings import Settings, load_settings, parse_settings, settings_toml
+from pipeline.settings.schema import Settings, load_settings, parse_settings, settings_toml
 from workflows.errors import UsageError
 
 ROOT = Path(__file__).parent.parent

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.evaluation import place_of
+from pipeline.cli.show import print_place, print_where
 from pipeline.report.write import write_report
-from pipeline.runs import find_run, list_runs
-from pipeline.shelf import laid_over, replay_labels, replay_run, shelf_of
-from pipeline.show import print_place, print_where
-from pipeline.store import IterationStore, Manifest, Run
+from pipeline.run.evaluation import place_of
+from pipeline.store.run import IterationStore, Manifest, Run
+from pipeline.store.runs import find_run, list_runs
+from pipeline.store.shelf import laid_over, replay_labels, replay_run, shelf_of
 from stages.tables import Part, TableRef
 from tests.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError

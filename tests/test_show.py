@@ -9,12 +9,16 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.alarms import Alarm
-from pipeline.artifacts import iteration_files
-from pipeline.deadline import Worker
-from pipeline.episodes import find_episode, sample_episodes
-from pipeline.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, RichProgress, duration
-from pipeline.render import (
+from pipeline.cli.show import print_place
+from pipeline.metrics.alarms import Alarm
+from pipeline.store.episodes import find_episode, sample_episodes
+from pipeline.store.run import Manifest, Run, stored_tables
+from pipeline.store.samples import choose_episodes
+from pipeline.store.shelf import shelf_of
+from pipeline.tracking.deadline import Worker
+from pipeline.views.files import iteration_files
+from pipeline.views.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, RichProgress, duration
+from pipeline.views.render import (
     IterationView,
     as_text,
     echo,
@@ -25,12 +29,8 @@ from pipeline.render import (
     summary_dict,
     visible,
 )
-from pipeline.runs_table import runs_table
-from pipeline.samples import choose_episodes
-from pipeline.shelf import shelf_of
-from pipeline.show import print_place
-from pipeline.store import Manifest, Run, stored_tables
-from pipeline.transcript import in_branches, transcript, transcript_dict
+from pipeline.views.runs_table import runs_table
+from pipeline.views.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
 from stages.tables import TableSink
 from workflows.errors import CadreError, UsageError

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from pipeline import cli
-from pipeline.signals import Stopped, stop_behind
+from pipeline.cli import app as cli
+from pipeline.run.signals import Stopped, stop_behind
 
 
 def wrapped() -> SystemError:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.episodes import Played, find_episode
-from pipeline.samples import Chosen
-from pipeline.spans import Span, Trace, trace_of
+from pipeline.store.episodes import Played, find_episode
+from pipeline.store.samples import Chosen
+from pipeline.tracking.spans import Span, Trace, trace_of
 from tests.stored_plays import QUESTION, a_play, stored
 
 

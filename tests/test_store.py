@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.folder import Folder
-from pipeline.lock import RunLock
-from pipeline.runs import create_or_open, find_run, list_runs, new_name
-from pipeline.settings import Settings
-from pipeline.store import Run, differences, input_hashes
+from pipeline.settings.schema import Settings
+from pipeline.store.folder import Folder
+from pipeline.store.lock import RunLock
+from pipeline.store.run import Run, differences, input_hashes
+from pipeline.store.runs import create_or_open, find_run, list_runs, new_name
 from stages.base import Account, StageResult, check_chain
 from stages.tables import TableRef, TableSink, read_parquet
 from workflows.errors import CadreError, UsageError
@@ -149,7 +149,8 @@ def test_differences_name_the_leaves() -> None:
 def test_a_second_writer_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "r"))
     code = (
-        "import sys, time\nfrom pipeline.lock import RunLock\nfrom pipeline.folder import Folder\n"
+        "import sys, time\n"
+        "from pipeline.store.lock import RunLock\nfrom pipeline.store.folder import Folder\n"
         f"with RunLock(Folder({str(tmp_path / 'r')!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     other = subprocess.Popen(

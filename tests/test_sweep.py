@@ -14,17 +14,17 @@ import psutil
 import pytest
 import tomlkit
 
-from pipeline.assemble import assemble
-from pipeline.compare import named_runs
-from pipeline.comparison import compare
-from pipeline.folder import Folder
-from pipeline.session import session
-from pipeline.settings import Settings, parse_settings
-from pipeline.store import Run
-from pipeline.sweep import Sweep, dry_run, plan_sweep, run_sweep
-from pipeline.sweep_folder import SweepFolder
-from pipeline.sweep_process import Progress, cause_of, train_apart
-from pipeline.sweep_record import begin_record, child_tags, reopen_record
+from pipeline.experiments.compare import named_runs
+from pipeline.experiments.comparison import compare
+from pipeline.experiments.process import Progress, cause_of, train_apart
+from pipeline.experiments.sweep import Sweep, dry_run, plan_sweep, run_sweep
+from pipeline.experiments.sweep_folder import SweepFolder
+from pipeline.experiments.sweep_record import begin_record, child_tags, reopen_record
+from pipeline.plan.assemble import assemble
+from pipeline.run.session import session
+from pipeline.settings.schema import Settings, parse_settings
+from pipeline.store.folder import Folder
+from pipeline.store.run import Run
 from stages.base import Quiet
 from tests.small_runs import make_run
 from tests.test_kills import finish, start, tables, wait_for

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.settings import Settings
-from pipeline.sweep_points import Point, points_of, seeds_of, settings_at, split_values
+from pipeline.experiments.points import Point, points_of, seeds_of, settings_at, split_values
+from pipeline.settings.schema import Settings
 from workflows.errors import UsageError
 
 RAW: dict[str, Any] = {"models": {"team": {"checkpoint": "tiny", "adapter": {"rank": 4}}}}

@@ -11,8 +11,10 @@ import time
 
 import pytest
 
-from pipeline.alarms import Alarm
-from pipeline.mlflow_store import (
+from pipeline.metrics.alarms import Alarm
+from pipeline.store.samples import choose_episodes
+from pipeline.tracking.mlflow import MlflowTracker, NoTracker, run_link
+from pipeline.tracking.mlflow_store import (
     artifact_folder,
     clean,
     flatten,
@@ -22,9 +24,7 @@ from pipeline.mlflow_store import (
     tracking_uri,
     without_password,
 )
-from pipeline.samples import choose_episodes
-from pipeline.spans import trace_of
-from pipeline.tracking import MlflowTracker, NoTracker, run_link
+from pipeline.tracking.spans import trace_of
 from tests.stored_plays import QUESTION, a_play, stored
 from workflows.errors import UsageError
 
@@ -217,7 +217,7 @@ def test_a_tracker_that_starts_later_logs_what_comes_then(uri, experiment, tmp_p
 @pytest.mark.slow
 def test_a_kill_while_the_database_is_made_leaves_no_half_of_it(tmp_path):
     code = (
-        "import sys, pathlib, pipeline.mlflow_store as store;"
+        "import sys, pathlib, pipeline.tracking.mlflow_store as store;"
         "store.create_database(pathlib.Path(sys.argv[1]), None)"
     )
     path = tmp_path / "mlflow.db"
@@ -301,7 +301,7 @@ def test_no_tracker_records_nothing():
 
 def test_the_command_line_can_be_shown_without_importing_mlflow():
     code = (
-        "import sys, pipeline.tracking, pipeline.show;"
+        "import sys, pipeline.tracking.mlflow, pipeline.cli.show;"
         "sys.exit(bool({'mlflow', 'ray', 'torch'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,15 +10,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.assemble import assemble, assemble_evaluation
-from pipeline.evaluation import Evaluated, place_of
-from pipeline.execution import Finished
-from pipeline.export import export_model
-from pipeline.overfit import Solved, overfit_settings
-from pipeline.runs import find_run
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.store import Run
+from pipeline.cli.export import export_model
+from pipeline.plan.assemble import assemble, assemble_evaluation
+from pipeline.run.evaluation import Evaluated, place_of
+from pipeline.run.execution import Finished
+from pipeline.run.overfit import Solved, overfit_settings
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
+from pipeline.store.run import Run
+from pipeline.store.runs import find_run
 from workflows.errors import RunFailed, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.assemble import assemble
-from pipeline.session import session
-from pipeline.settings import parse_settings
-from pipeline.ui import show_ui
+from pipeline.cli.ui import show_ui
+from pipeline.plan.assemble import assemble
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
 from tests.browser import Browser
 from tests.conftest import merge
 from tests.test_metrics_page import undocumented

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from pipeline.shelf import shelf_of
-from pipeline.show import print_where
-from pipeline.where import COLUMNS, condition_of
+from pipeline.cli.show import print_where
+from pipeline.cli.where import COLUMNS, condition_of
+from pipeline.store.shelf import shelf_of
 from tests.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError
 

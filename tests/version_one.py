@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.store import Manifest, Run, input_hashes, tables_at
+from pipeline.store.run import Manifest, Run, input_hashes, tables_at
 from stages.tables import Part, TableRef, write_bytes
 
 _NAMED = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))

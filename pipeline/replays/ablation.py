@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from pipeline import store
-from pipeline.folder import Folder
 from pipeline.replays.ablation_plot import ablation_files
 from pipeline.replays.agreement import Agreement, agreement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
 from pipeline.replays.source import Source, check_tables
+from pipeline.store import run as store
+from pipeline.store.folder import Folder
 from stages.base import Progress, map_parts
 from stages.reward import RewardStage, score_together
 from stages.tables import TableRef, parquet_bytes, write_bytes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline.curves import csv_bytes
-from pipeline.plots import COLOURS, INK, PALE, Look, draw, limits, looks, marker_keys, shorten
 from pipeline.replays.agreement import Agreement
+from pipeline.views.curves import csv_bytes
+from pipeline.views.plots import COLOURS, INK, PALE, Look, draw, limits, looks, marker_keys, shorten
 
 _EMPTY: Final = "#f4f4f4"
 _NOTE: Final = (

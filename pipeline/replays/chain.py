@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.fleet import Fleet
 from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.training import Training, check_checkpoint
-from pipeline.store import IterationStore, Run, tables_at
-from pipeline.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
+from pipeline.run.fleet import Fleet
+from pipeline.store.run import IterationStore, Run, tables_at
+from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError

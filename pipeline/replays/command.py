@@ -12,10 +12,6 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from pipeline.folder import Folder
-from pipeline.lock import RunLock
-from pipeline.progress import RichProgress
-from pipeline.render import echo, make_console, plain
 from pipeline.replays.ablation import ablate
 from pipeline.replays.dry import dry_ablation_page, dry_dict, dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
@@ -26,9 +22,13 @@ from pipeline.replays.show import replay_dict, replay_page
 from pipeline.replays.show_ablation import ablation_dict, ablation_page
 from pipeline.replays.source import Source
 from pipeline.replays.variants import variant_plans
-from pipeline.runs import find_run
-from pipeline.settings import ClusterSection
-from pipeline.signals import raise_on_stop_signals
+from pipeline.run.signals import raise_on_stop_signals
+from pipeline.settings.schema import ClusterSection
+from pipeline.store.folder import Folder
+from pipeline.store.lock import RunLock
+from pipeline.store.runs import find_run
+from pipeline.views.progress import RichProgress
+from pipeline.views.render import echo, make_console, plain
 from workflows.errors import RunFailed, UsageError
 
 
@@ -137,7 +137,7 @@ def _check_memory(plan: ReplayPlan, address: str) -> None:
     """
     if plan.training is None:
         return
-    from pipeline.checks import memory_problem
+    from pipeline.cli.check import memory_problem
 
     trainers = plan.training.trainers
     here = trainers.settings.cluster.model_copy(update={"address": address})
@@ -179,7 +179,7 @@ def ray_when_needed(
     """A function that starts Ray when it is first called, after `check`; Ray ends with the block."""
     import ray
 
-    from pipeline.cluster import start_ray
+    from pipeline.run.cluster import start_ray
 
     started = False
 

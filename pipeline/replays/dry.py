@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.checks import memory_report
-from pipeline.render import cell, number, open_table, places, visible
+from pipeline.cli.check import memory_report
 from pipeline.replays.chain import check_beginnings
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, carried_into, check_label
 from pipeline.replays.show import change_lines
 from pipeline.replays.show_ablation import variant_settings
+from pipeline.views.render import cell, number, open_table, places, visible
 
 
 @dataclass(frozen=True, slots=True)

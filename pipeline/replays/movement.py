@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from pipeline.execution import Finished
 from pipeline.replays.source import Stored
+from pipeline.run.execution import Finished
 from stages.base import Progress, map_parts
 from stages.tables import TableRef
 from workflows.trajectory import TURN_KEYS

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pipeline.algorithm import leave_out_silent, token_specs
-from pipeline.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
-from pipeline.evaluation import metric_sections
-from pipeline.fingerprints import pure_fingerprints, rewards_fingerprint
-from pipeline.folder import Folder
+from pipeline.plan.algorithm import leave_out_silent, token_specs
+from pipeline.plan.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
+from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
+from pipeline.plan.sharing import model_map
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.replays.training import Training, training_of
-from pipeline.settings import Settings
-from pipeline.sharing import model_map
-from pipeline.store import IterationStore, input_hashes, plain
+from pipeline.run.evaluation import metric_sections
+from pipeline.settings.schema import Settings
+from pipeline.store.folder import Folder
+from pipeline.store.run import IterationStore, input_hashes, plain
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.advantages.spec import TokenSpec

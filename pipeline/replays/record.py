@@ -6,19 +6,19 @@ import functools
 import json
 from typing import Any
 
-from pipeline import store
-from pipeline.artifacts import all_updates, csv_of
-from pipeline.execution import Finished
-from pipeline.metrics import iteration_metrics, slug
-from pipeline.mlflow_store import artifact_folder, run_tags, tracking_uri
-from pipeline.render import brief
+from pipeline.metrics.iteration import iteration_metrics, slug
 from pipeline.replays.ablation import Ablation
 from pipeline.replays.ablation_plot import ablation_files
 from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
-from pipeline.settings import settings_toml
-from pipeline.store import Run
-from pipeline.tracking import MlflowTracker
+from pipeline.run.execution import Finished
+from pipeline.settings.schema import settings_toml
+from pipeline.store import run as store
+from pipeline.store.run import Run
+from pipeline.tracking.mlflow import MlflowTracker
+from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
+from pipeline.views.files import all_updates, csv_of
+from pipeline.views.render import brief
 from stages.tables import TableRef
 
 

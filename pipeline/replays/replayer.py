@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline import store
-from pipeline.execution import Finished, run_stages
 from pipeline.replays.chain import training_on
 from pipeline.replays.movement import Movement, movement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.source import Stored, check_tables, where_from
 from pipeline.replays.verify import unequal_tables
-from pipeline.updates import moved
+from pipeline.run.execution import Finished, run_stages
+from pipeline.store import run as store
+from pipeline.store.updates import moved
 from stages.base import Progress, carried_of
 from stages.tables import TableRef
 from workflows.errors import RunFailed, UsageError

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from pipeline.settings import Settings, parse_settings, read_toml, set_override, set_value
-from pipeline.store import Run, different, plain
+from pipeline.settings.schema import Settings, parse_settings, read_toml, set_override, set_value
+from pipeline.store.run import Run, different, plain
 from workflows.errors import UsageError
 
 Change = tuple[str, Any, Any]  # a setting, before and now

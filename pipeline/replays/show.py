@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.artifacts import update_summaries
-from pipeline.render import brief, cell, number, open_table, places, visible
 from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.replayer import Replayed
+from pipeline.views.files import update_summaries
+from pipeline.views.render import brief, cell, number, open_table, places, visible
 
 
 def replay_page(result: Replayed, link: str | None = None) -> RenderableType:

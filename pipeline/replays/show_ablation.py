@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.render import brief, cell, number, open_table, places, visible
 from pipeline.replays.ablation import Ablation
 from pipeline.replays.agreement import Matrix
 from pipeline.replays.plan import ReplayPlan
+from pipeline.views.render import brief, cell, number, open_table, places, visible
 
 
 def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) -> RenderableType:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.evaluation import place_of
-from pipeline.metrics import slug
-from pipeline.store import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
+from pipeline.metrics.iteration import slug
+from pipeline.run.evaluation import place_of
+from pipeline.store.run import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
 from stages.tables import TableRef
 from workflows.errors import UsageError, did_you_mean
 

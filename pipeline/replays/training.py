@@ -13,12 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.fingerprints import trainer_fingerprints
+from pipeline.plan.fingerprints import trainer_fingerprints
+from pipeline.plan.trainers import Trainers, trainers_of, update_stages
 from pipeline.replays.source import Source
-from pipeline.settings import Settings
-from pipeline.store import Run
-from pipeline.trainers import Trainers, trainers_of, update_stages
-from pipeline.updates import newest_version
+from pipeline.settings.schema import Settings
+from pipeline.store.run import Run
+from pipeline.store.updates import newest_version
 from rewards.base import Credit
 from stages.base import Stage
 from stages.training.checkpoint import foreign, read_manifest

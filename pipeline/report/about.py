@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import update_summaries
-from pipeline.curves import points_of
-from pipeline.metrics import iteration_metrics, measured_by_stages
-from pipeline.render import number, plain
+from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.report.choose import Chosen
 from pipeline.report.source import Source
-from pipeline.shelf import Place
-from pipeline.store import Run
+from pipeline.store.run import Run
+from pipeline.store.shelf import Place
+from pipeline.views.curves import points_of
+from pipeline.views.files import update_summaries
+from pipeline.views.render import number, plain
 
 
 def settings_of(source: Source) -> tuple[str, dict[str, Any]]:

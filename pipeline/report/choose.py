@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.episodes import spread, values_of
-from pipeline.shelf import Place
+from pipeline.store.episodes import spread, values_of
+from pipeline.store.shelf import Place
 from stages.tables import TableRef
 
 

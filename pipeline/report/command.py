@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from pipeline.render import number, visible
 from pipeline.report.write import EPISODES, Report, write_report
-from pipeline.runs import find_run
+from pipeline.store.runs import find_run
+from pipeline.views.render import number, visible
 
 
 def report(

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
-from pipeline.render import number, visible
 from pipeline.report.layout import COLUMN_GAP, HEIGHT, WIDTH, Point, lay_out
+from pipeline.views.render import number, visible
 
 Row = Mapping[str, Any]
 PALETTE_SIZE: Final = 8  # colours of roles in the style sheet

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
-from pipeline.render import visible
+from pipeline.views.render import visible
 
 # in this order: each may use those before it
 SCRIPTS: Final = ("data.js", "dom.js", "search.js", "tokens.js", "turn.js", "episode.js")

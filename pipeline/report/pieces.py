@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow.compute as pc
 
-from pipeline.shelf import Place
-from pipeline.store import Run
+from pipeline.store.run import Run
+from pipeline.store.shelf import Place
 from stages.checkpoints import default_cache_dir
 from stages.engines.rendering import ChatRenderer
 from stages.shipped_models import SHIPPED

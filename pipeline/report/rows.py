@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.report.choose import Chosen
 from pipeline.report.pieces import Pieces
-from pipeline.shelf import Place
+from pipeline.store.shelf import Place
 from stages.tables import TableRef
 from workflows.trajectory import TURNS
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.metrics import slug
-from pipeline.shelf import Place, changes_of_replay, shelf_of
-from pipeline.store import Run
+from pipeline.metrics.iteration import slug
+from pipeline.store.run import Run
+from pipeline.store.shelf import Place, changes_of_replay, shelf_of
 
 Kind = Literal["run", "iteration", "evaluation"]
 

@@ -14,7 +14,7 @@ from pipeline.report.page import page
 from pipeline.report.pieces import pieces_by_model
 from pipeline.report.rows import Content, content_of
 from pipeline.report.source import source_of
-from pipeline.store import Run
+from pipeline.store.run import Run
 from stages.tables import write_bytes
 from workflows.errors import UsageError
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pipeline.assemble import Plan, assemble
-from pipeline.fleet import Fleet
-from pipeline.runner import Runner
-from pipeline.session import session
-from pipeline.settings import parse_settings
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.run.fleet import Fleet
+from pipeline.run.runner import Runner
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
 from stages.base import Quiet
 from stages.training.group import TrainerGroup
 from tests.benchmarks.long_tasks import messages_of, write_tasks

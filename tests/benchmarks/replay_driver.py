@@ -10,14 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.cluster import start_ray
 from pipeline.replays.ablation import ablate
 from pipeline.replays.plan import replay_plan
 from pipeline.replays.replayer import replay
 from pipeline.replays.source import Source
 from pipeline.replays.variants import variant_plans
-from pipeline.settings import Settings
-from pipeline.store import Run, tables_at
+from pipeline.run.cluster import start_ray
+from pipeline.settings.schema import Settings
+from pipeline.store.run import Run, tables_at
 from stages.base import Quiet
 from stages.tables import TableRef
 from tests.benchmarks.peer import peak_memory, serve

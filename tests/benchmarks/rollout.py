@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.assemble import Plan, assemble
-from pipeline.runner import Runner
-from pipeline.session import session
-from pipeline.settings import parse_settings
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.run.runner import Runner
+from pipeline.run.session import session
+from pipeline.settings.schema import parse_settings
 from stages.base import Context, Quiet
 from stages.tables import TableRef
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told

@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from pipeline.cluster import start_ray
+from pipeline.run.cluster import start_ray
 from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.checkpoints import describe_checkpoint, resolve_checkpoint
 from stages.precision import trainer_precision

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from pipeline.cluster import start_ray
+from pipeline.run.cluster import start_ray
 from tests.learning.train import Learned, train
 
 ITERATIONS: Final = 40

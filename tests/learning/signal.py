@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.cluster import start_ray
+from pipeline.run.cluster import start_ray
 from tests.learning.train import EXAMPLES, Learned, train
 
 GOAL: Final = 0.95

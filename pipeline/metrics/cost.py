@@ -1,0 +1,95 @@
+"""What a run costs: tokens, seconds, memory and parameters, by names that every sharing regime has.
+
+An iteration has its own numbers and, under `total/`, those of the run up to then, so that any tracker
+can draw a return against what it has cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pipeline.metrics.iteration import slug
+
+if TYPE_CHECKING:
+    from pipeline.plan.assemble import Plan
+
+GIB: Final = 2**30
+TRAINED: Final = "update/tokens_trained"
+PEAK_MEMORY: Final = "memory/peak_gib"
+
+# What adds up over iterations: the name of the total and the metric of one iteration.
+_ADDED: Final = {
+    "sampled_tokens": "rollout/response_tokens",
+    "prompt_tokens": "rollout/prompt_tokens",
+    "trained_tokens": TRAINED,
+    "episodes": "rollout/episodes",
+    "seconds": "time/total_seconds",
+}
+
+
+def cost_metrics(
+    metrics: Mapping[str, float], memory: Mapping[str, int], before: Mapping[str, float]
+) -> dict[str, float]:
+    """What one iteration has cost, and all up to it.
+
+    Args:
+        metrics: of the iteration, from its tables.
+        memory: bytes by `engine/<base>` and `trainer/<base>`, as `Fleet.peak_memory` gives.
+        before: the `total_cost` of the iterations before it.
+    """
+    found = {TRAINED: tokens_trained(metrics)}
+    if memory:
+        found |= {
+            f"memory/{'/'.join(slug(p) for p in who.split('/', 1))}_peak_gib": bytes_ / GIB
+            for who, bytes_ in memory.items()
+        }
+        found[PEAK_MEMORY] = sum(memory.values()) / GIB
+    now = total_cost([{**metrics, **found}])
+    return found | {f"total/{n}": before.get(n, 0.0) + now[n] for n in _ADDED if n in now}
+
+
+def tokens_trained(metrics: Mapping[str, float]) -> float:
+    """Response tokens in the losses of all models."""
+    names = [n for n in metrics if n.startswith("model/") and n.endswith("/tokens_trained")]
+    return math.fsum(metrics[n] for n in names)
+
+
+def total_cost(iterations: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The cost of a run from the metrics of its iterations; what none of them measured is left out.
+
+    `sampled_tokens` and `prompt_tokens` are those of training's episodes, `trained_tokens` response tokens
+    in losses, `seconds` those of the iterations' stages, with the start of engines and trainers in the
+    first; evaluations are in none of them. `peak_memory_gib` is the sum of what each engine and trainer
+    process has needed at most in main memory.
+    """
+    iterations = [{TRAINED: tokens_trained(m), **m} for m in iterations]
+    totals = {}
+    for name, metric in _ADDED.items():
+        values = [m[metric] for m in iterations if metric in m]
+        if values:
+            totals[name] = math.fsum(values)
+    if peaks := [m[PEAK_MEMORY] for m in iterations if PEAK_MEMORY in m]:
+        totals["peak_memory_gib"] = max(peaks)
+    return totals
+
+
+def parameters_of(plan: Plan) -> dict[str, int]:
+    """`trained`: numbers that optimizers move; `held`: numbers that the team's models have, a base that
+    adapters share once. Critics, references, frozen copies and models behind an API are not counted."""
+    from stages.adapters import adapter_parameters
+
+    trained, bases, adapters = 0, {}, 0
+    for model in plan.models.models.values():
+        info = plan.checkpoints.get(model.model_id)
+        own = bases[model.base_id] = info.parameters if info else 0
+        if model.model_id not in plan.trainer_specs:
+            continue
+        spec = plan.trainer_specs[model.model_id]
+        if spec.adapter is not None:
+            where = f"models.{model.model_id}.adapter.targets"
+            own = adapter_parameters(spec.adapter, spec.checkpoint, where)
+            adapters += own
+        trained += own
+    return {"trained": trained, "held": sum(bases.values()) + adapters}

@@ -1,0 +1,129 @@
+"""The numbers of one iteration, from its tables. Pure: the same tables give the same numbers.
+
+Names do not depend on the sharing regime: `role/<role>/…` always says the same thing, and
+`model/<model>/…` stands beside it. The set is bounded: roles, models, rewards, tools, sources, reasons
+and stages give names; tasks, episodes and turns never do. What has no data has no metric; it is not 0.
+Numbers that are not finite are left out and counted in `not_finite`. `docs/metrics.md` says what each
+means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pipeline.metrics.names import MAX_NAMES, by_name, most_frequent, slug, words
+from pipeline.metrics.turns import episode_metrics, turn_metrics
+from stages.base import Account
+from stages.tables import TableRef
+
+__all__ = ["MAX_NAMES", "by_name", "iteration_metrics", "measured_by_stages", "slug"]
+
+# Columns of the summary row of `updates`, and what they are called.
+_UPDATE_METRICS: Final = {
+    "loss": "loss",
+    "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
+    "kl_old": "kl_old",
+    "kl_reference": "kl_reference",
+    "clip_fraction": "clip_fraction",
+    "dual_clip_fraction": "dual_clip_fraction",
+    "entropy": "entropy",
+    "explained_variance": "explained_variance",
+    "importance_ratio_max": "importance_ratio_max",
+    "importance_weight_mean": "importance_weight_mean",
+    "importance_weight_max": "importance_weight_max",
+    "importance_masked": "importance_masked",
+    "sampler_gap_mean": "sampler_gap_mean",
+    "sampler_gap_max": "sampler_gap_max",
+    "sampler_kl": "sampler_kl",
+    "gradient_norm": "gradient_norm",
+    "learning_rate": "learning_rate",
+    "num_rows": "rows_trained",
+    "num_tokens": "tokens_trained",
+    "version_after": "version",
+}
+
+
+def iteration_metrics(
+    tables: Mapping[str, TableRef], accounts: Sequence[Account], seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """All metrics of one iteration, by name.
+
+    Args:
+        tables: by name: `tasks`, `episodes`, `turns`, `rewards`, `credit`, `partition/<model>`,
+            `updates/<model>`; each may be missing. The first five have aligned parts.
+        accounts: of every boundary.
+        seconds: wall time of every stage; `rollout` also gives the rollout's rates.
+
+    Raises:
+        CadreError: the parts of `turns`, `rewards` and `credit` do not hold the same turns.
+    """
+    # in the order in which people look at them: MLflow's table of a run keeps it
+    metrics = turn_metrics(tables) if "turns" in tables else {}
+    for name, table in tables.items():
+        kind, _, model = name.partition("/")
+        if kind == "partition":
+            metrics[f"model/{slug(model)}/rows_partitioned"] = float(table.rows)
+        elif kind == "updates" and model:
+            metrics |= _update_metrics(slug(model), table)
+    if "episodes" in tables:
+        metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
+    metrics |= _account_metrics(accounts) | _time_metrics(seconds)
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return finite | {"not_finite": float(len(metrics) - len(finite))}
+
+
+def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """What stages measured that can't be read off their tables cheaply, by the names of metrics.
+
+    `stages` has the metrics of each stage's manifest: token advantages and the KL in the reward
+    (`advantage`), running baselines (`credit`).
+    """
+    metrics = {}
+    for name, value in stages.get("advantage", {}).items():
+        metric, _, model = name.partition("/")
+        metrics[f"model/{slug(model)}/token_{metric}"] = value
+    for name, value in stages.get("credit", {}).items():
+        kind, _, role = name.partition("/")
+        if kind == "baseline" and role:
+            metrics[f"role/{slug(role)}/baseline"] = value
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _account_metrics(accounts: Iterable[Account]) -> dict[str, float]:
+    """Rows that each boundary left out, all and by reason. Boundaries are never added up: a turn that
+    has no reward and the same turn that is not trained on for it are not two losses."""
+    metrics: dict[str, float] = {}
+    for account in accounts:
+        boundary = f"rows/{words(account.boundary)}"
+        metrics[f"{boundary}/excluded"] = float(account.rows_in - account.rows_out)
+        if account.rows_in:
+            metrics[f"{boundary}/excluded_rate"] = 1 - account.rows_out / account.rows_in
+        for reason, count in most_frequent(account.excluded).items():
+            name = f"{boundary}/{words(reason)}"
+            metrics[name] = metrics.get(name, 0.0) + count
+    return metrics
+
+
+def _time_metrics(seconds: Mapping[str, float]) -> dict[str, float]:
+    if not seconds:
+        return {}
+    times = {f"time/{'/'.join(slug(p) for p in k.split('/'))}_seconds": v for k, v in seconds.items()}
+    return times | {"time/total_seconds": math.fsum(seconds.values())}
+
+
+def _update_metrics(model: str, table: TableRef) -> dict[str, float]:
+    """The summary row of one model's update. A skipped update has its version and `skipped` 1."""
+    summaries = [row for row in table.read().to_pylist() if row["kind"] == "summary"]
+    if not summaries:
+        return {}
+    row = summaries[-1]
+    metrics = {f"model/{model}/{m}": row[c] for c, m in _UPDATE_METRICS.items() if row[c] is not None}
+    metrics[f"model/{model}/skipped"] = float(row["skipped"] is not None)
+    if row["seconds"]:
+        metrics[f"model/{model}/update_seconds"] = row["seconds"]
+        if row["num_forward_tokens"]:
+            metrics[f"model/{model}/update_tokens_per_second"] = row["num_forward_tokens"] / row["seconds"]
+    return {name: float(value) for name, value in metrics.items()}

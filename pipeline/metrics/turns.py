@@ -1,0 +1,213 @@
+"""Metrics of what was played: episodes, turns, tools, rewards and credit. Pure.
+
+Tables are read part by part, only the columns that are needed, so a million turns need the memory of
+one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+from pipeline.metrics.gathered import Gathered, Measure
+from pipeline.metrics.names import most_frequent, slug
+from stages.tables import TableRef, aligned_parts
+from workflows.errors import CadreError
+from workflows.trajectory import MALFORMED, NOT_THE_POLICYS_DOING, OK, STATUSES, TRUNCATED, TURN_KEYS
+
+_TURN_COLUMNS: Final = (
+    *(*TURN_KEYS, "task_id", "group_id", "round", "event", "role", "model_id", "trainable", "tool"),
+    *("status", "format_valid", "num_prompt_tokens", "num_response_tokens", "num_cached_tokens"),
+    *("behaviour_logprobs", "attempts", "queued_at", "started_at", "ended_at"),
+)
+_DTYPES: Final = {"reward": pl.Float64, "return": pl.Float64, "advantage": pl.Float64, "excluded": pl.String}
+
+_FAILED = pl.col("status").is_in(sorted(NOT_THE_POLICYS_DOING))
+_SECONDS = pl.col("ended_at") - pl.coalesce("started_at", "queued_at")
+
+# Of the llm turns of a role or a model. Turns that failed through no doing of the policy (infra_error,
+# timeout, cancelled) do not count; a null does not count in its own metric.
+_SPOKEN: Final = {
+    "advantage_abs_mean": Measure(pl.col("advantage").abs()),
+    "advantage_std": Measure(pl.col("advantage"), "std"),
+    "format_valid_rate": Measure(pl.col("format_valid")),
+    "prompt_tokens_mean": Measure(pl.col("num_prompt_tokens")),
+    "response_tokens_mean": Measure(pl.col("num_response_tokens")),
+    "response_tokens_max": Measure(pl.col("num_response_tokens"), "max"),
+    "truncated_rate": Measure(pl.col("status") == TRUNCATED),
+    "malformed_rate": Measure(pl.col("status") == MALFORMED),
+    "sampled_entropy": Measure(pl.col("sampled_entropy")),
+    "seconds_mean": Measure(_SECONDS),
+    "queued_seconds_mean": Measure(pl.col("started_at") - pl.col("queued_at")),
+}
+# Of all its llm turns, and of those that could be trained on.
+_ASKED: Final = {
+    "turns": Measure(pl.col("turn_index"), "count"),
+    "failed_rate": Measure(_FAILED),
+    "excluded_rate": Measure(
+        pl.when(pl.col("trainable") & pl.col("has_credit")).then(pl.col("excluded").is_not_null())
+    ),
+}
+# Returns and rewards are averaged within the episode first, so an episode weighs the same whatever its
+# turns.
+_EARNED: Final = {
+    "return_mean": Measure(pl.col("return")),
+    "return_std": Measure(pl.col("return"), "std"),
+    "reward_mean": Measure(pl.col("reward")),
+}
+_TOOLS: Final = {
+    "calls": Measure(pl.col("turn_index"), "count"),
+    "success_rate": Measure(pl.col("status") == OK),
+    "failed_rate": Measure(_FAILED),
+    "attempts_mean": Measure(pl.col("attempts")),
+    "seconds_mean": Measure(_SECONDS),
+}
+_GROUPS: Final = {"usable_rate": Measure(pl.col("usable")), "no_signal_rate": Measure(pl.col("no_signal"))}
+# of the same turns: those whose engine says how much of the prompt it had cached
+_CACHE: Final = {
+    "cached": Measure(pl.col("num_cached_tokens")),
+    "of": Measure(pl.when(pl.col("num_cached_tokens").is_not_null()).then(pl.col("num_prompt_tokens"))),
+}
+
+
+def episode_metrics(episodes: TableRef, seconds: float | None) -> dict[str, float]:
+    """Counts, tokens and rates of the episodes that were played, in `seconds` of rollout."""
+    columns = ("num_turns", "num_prompt_tokens", "num_response_tokens", "seconds")
+    parts = []
+    for index in range(len(episodes.parts)):
+        played = _frame(episodes.read_part(index, ("status", "stop_reason", *columns)))
+        sums = [pl.col(c).sum() for c in columns]
+        longest = pl.col("seconds").max().alias("longest")
+        parts.append(played.group_by("status", "stop_reason").agg(pl.len().alias("episodes"), *sums, longest))
+    if not parts or not episodes.rows:
+        return {"rollout/episodes": 0.0}
+    kinds = pl.concat(parts)
+    total = kinds.select(pl.col("episodes", *columns).sum(), pl.col("longest").max()).row(0, named=True)
+    counts = _counts(kinds, "status")
+    metrics = {f"rollout/status/{status}": float(counts.get(status, 0)) for status in STATUSES}
+    metrics |= {f"rollout/status/{slug(s)}": float(n) for s, n in counts.items() if s not in STATUSES}
+    stopped = most_frequent(_counts(kinds, "stop_reason"))
+    metrics |= {f"rollout/stop/{slug(reason)}": float(n) for reason, n in stopped.items()}
+    failed = sum(counts.get(status, 0) for status in NOT_THE_POLICYS_DOING)
+    metrics["rollout/failed_rate"] = failed / total["episodes"]
+    metrics["rollout/episodes"] = float(total["episodes"])
+    metrics["rollout/turns"] = float(total["num_turns"])
+    metrics["rollout/prompt_tokens"] = float(total["num_prompt_tokens"])
+    metrics["rollout/response_tokens"] = float(total["num_response_tokens"])
+    metrics["rollout/episode_seconds_mean"] = total["seconds"] / total["episodes"]
+    metrics["rollout/episode_seconds_max"] = total["longest"]
+    if seconds:
+        metrics["rollout/tokens_per_second"] = total["num_response_tokens"] / seconds
+        metrics["rollout/episodes_per_second"] = total["episodes"] / seconds
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
+    """By role, model, tool and source of tasks; returns, reward parts, and how many groups teach something.
+
+    Raises:
+        CadreError: the parts of `turns`, `rewards` and `credit` do not hold the same turns.
+    """
+    gathered = Gathered()
+    aligned = {name: tables[name] for name in ("tasks", "turns", "rewards", "credit") if name in tables}
+    for index in aligned_parts(aligned):
+        _add_part(gathered, tables, index)
+    metrics = gathered.metrics()
+    cached, of = (metrics.pop(f"rollout/{name}", None) for name in _CACHE)
+    if cached is not None and of:
+        metrics["rollout/prefix_cached_rate"] = cached / of
+    sources = {name.split("/")[1] for name in metrics if name.startswith("source/")}
+    if len(sources) == 1:  # it would repeat return/mean
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("source/")}
+    return metrics
+
+
+def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) -> None:
+    turns = _joined_turns(tables, index)
+    asked = turns.filter(pl.col("event") == "llm")
+    spoken = asked.filter(~_FAILED)
+    episodes = _by_episode(turns, ("return", "reward"), "task_id")
+    for name in ("return", "reward"):
+        gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max"))
+    for kind, column in (("role", "role"), ("model", "model_id")):
+        gathered.add(kind, asked, _ASKED, by=column)
+        gathered.add(kind, spoken, _SPOKEN, by=column)
+        gathered.add(kind, _by_episode(spoken, ("return", "reward"), column), _EARNED, by=column)
+    gathered.add("tool", turns.filter(pl.col("event") == "tool"), _TOOLS, by="tool")
+    gathered.add("rollout", spoken, _CACHE)
+    rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
+    gathered.add("rollout", rounds, {"rounds_mean": Measure(pl.col("round"))})
+    if "rewards" in tables:
+        parts = _reward_parts(tables["rewards"].read_part(index, ["episode_id", "reward_parts"]))
+        gathered.add(
+            "reward", _by_episode(parts, ("value",), "name"), _spread("value", "mean", "std"), by="name"
+        )
+    if "credit" in tables:
+        gathered.add("groups", _groups(turns), _GROUPS)
+        gathered.add("rows", asked, {"trainable_excluded_rate": _ASKED["excluded_rate"]})
+    if "tasks" in tables:
+        sources = _frame(tables["tasks"].read_part(index, ("task_id", "source")))
+        of_source = episodes.join(sources, on="task_id", how="left", maintain_order="left")
+        gathered.add("source", of_source, _EARNED | {"episodes": Measure(pl.lit(1), "count")}, by="source")
+
+
+def _spread(column: str, *statistics: str) -> dict[str, Measure]:
+    return {statistic: Measure(pl.col(column), statistic) for statistic in statistics}  # type: ignore[arg-type]
+
+
+def _counts(kinds: pl.DataFrame, column: str) -> dict[str, int]:
+    """How many episodes each value of a column has, nulls aside."""
+    found = kinds.drop_nulls(column).group_by(column).agg(pl.col("episodes").sum()).sort(column)
+    return dict(found.iter_rows())
+
+
+def _by_episode(frame: pl.DataFrame, columns: Sequence[str], *keys: str) -> pl.DataFrame:
+    return frame.group_by("episode_id", *keys, maintain_order=True).agg(pl.col(*columns).mean())
+
+
+def _joined_turns(tables: Mapping[str, TableRef], index: int) -> pl.DataFrame:
+    """Part `index` of `turns` with the columns of `rewards` and `credit`."""
+    joined = _frame(tables["turns"].read_part(index, _TURN_COLUMNS))
+    joined = joined.with_columns(
+        sampled_entropy=-pl.col("behaviour_logprobs").list.mean().cast(pl.Float64),
+        has_credit=pl.lit("credit" in tables),
+    ).drop("behaviour_logprobs")
+    for name, columns in (("rewards", ("reward",)), ("credit", ("return", "advantage", "excluded"))):
+        if name not in tables:
+            joined = joined.with_columns(*(pl.lit(None, _DTYPES[c]).alias(c) for c in columns))
+            continue
+        other = _frame(tables[name].read_part(index, (*TURN_KEYS, *columns))).with_columns(_found=pl.lit(1))
+        joined = joined.join(other, on=TURN_KEYS, how="left", maintain_order="left")
+        if joined["_found"].count() != other.height:
+            raise CadreError(
+                f"part {index} of {name!r} has {other.height} rows, but {joined['_found'].count()} of the "
+                f"{joined.height} turns of that part match one; the tables are not of the same iteration"
+            )
+        joined = joined.drop("_found")
+    return joined
+
+
+def _groups(turns: pl.DataFrame) -> pl.DataFrame:
+    """One row a group: has it a turn to train on, and if so, are all its advantages zero?
+
+    `no_signal` is null where the group has no advantages: none are usable, or credit gives none.
+    """
+    advantage = pl.col("advantage").filter(pl.col("excluded").is_null())
+    return turns.group_by("group_id", maintain_order=True).agg(
+        usable=(pl.col("excluded").is_null() & pl.col("return").is_not_null()).any(),
+        no_signal=pl.when(advantage.count() > 0).then((advantage == 0).all()),
+    )
+
+
+def _reward_parts(rewards: pa.Table) -> pl.DataFrame:
+    parts = _frame(rewards).explode("reward_parts").filter(pl.col("reward_parts").is_not_null())
+    return parts.unnest("reward_parts")
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

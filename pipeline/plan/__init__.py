@@ -1,0 +1,1 @@
+"""What will be run? Settings become checked values and stages; nothing here starts, reads or writes a run."""

@@ -1,0 +1,71 @@
+"""Training on one group until it is solved: the first thing to try with a new team or reward.
+
+A team that can't learn one task by heart will not learn many: the reward doesn't reach the policy, the
+learning rate is off, or the model never samples a better answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.metrics.iteration import slug
+from pipeline.run.evaluation import metric_sections
+from pipeline.run.execution import Finished
+from pipeline.settings.schema import Settings
+from workflows.errors import RunFailed
+
+SHARE = 0.95  # of `evaluate.solved_at` that the group's mean must reach: sampling is never without a slip
+
+
+def overfit_settings(settings: Settings) -> Settings:
+    """The same settings on one task, the same in every iteration, in a run of its own."""
+    name = f"{settings.run.name}-overfit"
+    return settings.model_copy(
+        update={
+            "run": settings.run.model_copy(update={"name": name}),
+            "data": settings.data.model_copy(update={"tasks_per_iteration": 1, "always_first": True}),
+        }
+    )
+
+
+@dataclass(slots=True)
+class Solved:
+    """Watches the mean of the first reward that says how well the team does."""
+
+    settings: Settings
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def reward(self) -> str:
+        return metric_sections(self.settings)[0].label
+
+    @property
+    def goal(self) -> float:
+        return SHARE * self.settings.evaluate.solved_at
+
+    def add(self, finished: Finished) -> bool:
+        """Whether the group is solved by this iteration."""
+        value = finished.metrics.get(f"reward/{slug(self.reward)}/mean")
+        if value is not None:
+            self.values.append(value)
+        return value is not None and value >= self.goal
+
+    def verdict(self) -> str:
+        """One sentence for a group that is solved.
+
+        Raises:
+            RunFailed: it is not; the message says how far it came.
+        """
+        if self.values and self.values[-1] >= self.goal:
+            return (
+                f"solved: mean {self.reward} {self.values[-1]:.3f} in iteration {len(self.values)} of this "
+                f"session, from {self.values[0]:.3f}"
+            )
+        best = (
+            f"best {max(self.values):.3f}, last {self.values[-1]:.3f}" if self.values else "no reward at all"
+        )
+        raise RunFailed(
+            f"the group is not solved: mean {self.reward} should reach {self.goal:g}, {best}; look at its "
+            "episodes (`python -m pipeline show`), then try a higher learning rate, a larger group_size, or "
+            "more iterations"
+        )

@@ -1,0 +1,155 @@
+"""What a run tells its tracker: every finished iteration and evaluation, each once.
+
+A mark beside the tables says that something is logged. What has none, because the tracker was down or
+off, is logged after the next thing that the tracker takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pipeline.cli.show import summary_of
+from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.iteration import slug
+from pipeline.run.evaluation import Evaluated, place_of
+from pipeline.run.execution import Finished
+from pipeline.settings.schema import Settings, settings_toml
+from pipeline.store.folder import Folder
+from pipeline.store.run import Run, stored_tables
+from pipeline.store.samples import Chosen, choose_episodes
+from pipeline.tracking.spans import Trace, trace_of
+from pipeline.tracking.tracker import Tracker
+from pipeline.views.files import iteration_files, note_of
+
+MARK: Final = "tracked.json"
+AT_ONCE: Final = 10  # missed iterations that are logged after one that is new: it holds the next one up
+
+
+class Recorder:
+    """The tracker of one run, and what of the run it has."""
+
+    def __init__(self, run: Run, tracker: Tracker, settings: Settings) -> None:
+        self.run, self.tracker, self.settings = run, tracker, settings
+        self._missed: list[int] | None = None  # finished iterations that are not logged; None: not looked
+        self._newest = -1
+        self._answers = True  # whether the tracker took what it was given last
+
+    def iteration(self, done: Finished) -> None:
+        """Log the newest finished iteration, and then some of those that were missed."""
+        self._newest = done.index
+        if self._log_once(done):
+            self.catch_up(AT_ONCE)
+        elif self._missed is not None:
+            self._missed.append(done.index)
+
+    def evaluation(self, found: Evaluated, files: Callable[[], Mapping[str, bytes]]) -> bool:
+        """Log an evaluation, with a sample of its episodes as traces; whether it is logged now."""
+        folder = place_of(self.run, found.split, found.index).folder
+        if _is_marked(folder):
+            return True
+        done = found.done
+
+        def traces() -> list[Trace]:
+            count, seed = self.settings.tracking.sample_episodes, self.settings.run.seed
+            chosen = choose_episodes(done.tables, count, seed, metric=found.best)
+            return [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen]
+
+        logged = self.tracker.log_evaluation(
+            found.split,
+            found.index,
+            found.metrics(),
+            files,
+            at=_time_of(done),
+            traces=traces,
+        )
+        if logged:
+            folder.write_text(MARK, "{}")
+        return logged
+
+    def missed_evaluations(self, split: str) -> list[int]:
+        """The finished evaluations on a split that are not logged."""
+        if self.settings.tracking.uri == "none":
+            return []
+        folder = self.run.folder.child(f"evaluations/{slug(split)}")
+        places = [folder.child(name) for name in folder.names() if name.isdigit()]
+        return [
+            int(place.url.rpartition("/")[2])
+            for place in places
+            if place.read_text("result.json") is not None and not _is_marked(place)
+        ]
+
+    def catch_up(self, limit: int | None = None) -> None:
+        """Log finished iterations that the tracker has missed, for as long as it takes them.
+
+        One that it does not take goes to the end, so that it keeps no other from being logged.
+
+        Args:
+            limit: the most to log now; None: all.
+        """
+        if self.settings.tracking.uri == "none" or not self._answers:
+            return
+        if self._missed is None:
+            finished = [i for i in self.run.iterations() if self.run.is_finished(i)]
+            self._missed = [i for i in finished if not _is_marked(self.run.iteration(i).folder)]
+            self._newest = max([self._newest, *finished])
+        for index in self._missed[:limit]:
+            self._missed.remove(index)
+            if not self._log_once(self._stored(index)):
+                self._missed.append(index)
+                return
+
+    def _log_once(self, done: Finished) -> bool:
+        folder = self.run.iteration(done.index).folder
+        if _is_marked(folder):
+            return True
+        self._answers = self._log(done, newest=done.index == self._newest)
+        if self._answers:
+            folder.write_text(MARK, "{}")
+        return self._answers
+
+    def _log(self, done: Finished, newest: bool) -> bool:
+        """Log an iteration; what it needs is made there, and only if the tracker logs. Alarms and the
+        description are those of the newest."""
+        settings = self.settings
+        tracking = settings.tracking
+        count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
+
+        @functools.cache
+        def sample() -> list[Chosen]:
+            return choose_episodes(done.tables, count, settings.run.seed)
+
+        page = summary_of(self.run, done)
+        return self.tracker.log_iteration(
+            done.index,
+            done.metrics,
+            lambda: iteration_files(done.tables, done.accounts, settings_toml(settings), sample(), page),
+            # its time is the tables', so that logging it again after a kill gives the same point
+            at=_time_of(done),
+            alarms=done.alarms if newest else None,
+            traces=lambda: [trace_of(chosen) for chosen in sample()],
+            note=(lambda: note_of(page, done.alarms)) if newest else None,
+        )
+
+    def _stored(self, index: int) -> Finished:
+        """A finished iteration as it lies in the run's folder."""
+        tables, manifests = stored_tables(self.run, index)
+        found = json.loads(self.run.iteration(index).folder.read_text("done.json") or "{}")
+        return Finished(
+            index,
+            tables,
+            {m.stage: m for m in manifests},
+            found.get("metrics", {}),
+            [Alarm(**alarm) for alarm in found.get("alarms", ())],
+            found.get("seconds", 0.0),
+        )
+
+
+def _is_marked(folder: Folder) -> bool:
+    return folder.read_text(MARK) is not None
+
+
+def _time_of(done: Finished) -> float:
+    return max(m.finished_at for m in done.manifests.values())

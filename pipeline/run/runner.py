@@ -1,0 +1,226 @@
+"""Runs iterations and evaluations: lists of stages, each stage at most once, then the record.
+
+What `pipeline.run.execution` finds finished is loaded instead of run. That is all that resume is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipeline.metrics.alarms import alarms
+from pipeline.metrics.cost import cost_metrics, total_cost
+from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
+from pipeline.plan.assemble import Plan
+from pipeline.run.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
+from pipeline.run.execution import Finished, run_stages
+from pipeline.run.fleet import Fleet
+from pipeline.run.recorder import Recorder
+from pipeline.store import run as store
+from pipeline.store.run import IterationStore, Run, finished_metrics
+from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
+from pipeline.tracking.tracker import Tracker
+from pipeline.views.curves import curve_files, points_of
+from stages.base import Progress
+from stages.tables import write_bytes
+from workflows.errors import RunFailed, UsageError
+
+
+class Runner:
+    """Owns the run folder (already locked) and the fleet for as long as iterations go on."""
+
+    def __init__(self, plan: Plan, run: Run, tracker: Tracker, progress: Progress) -> None:
+        self.plan, self.run, self.tracker, self.progress = plan, run, tracker, progress
+        self.recorder = Recorder(run, tracker, plan.settings)
+        self._series: dict[int, Mapping[str, float]] | None = None  # metrics of finished iterations
+        settings = plan.settings
+        self.fleet = Fleet(
+            checkpoints=run,
+            models=plan.models,
+            engine_specs=plan.engine_specs,
+            trainer_specs=plan.trainer_specs,
+            player_specs={"train": plan.player_spec},
+            num_players=settings.rollout.players,
+            checkpoint_every=settings.checkpoints.every,
+            version_of=self.version_of,
+            redo=self.stored_updates,
+            progress=progress,
+        )
+
+    def next_index(self) -> int:
+        """The unfinished iteration if there is one, else the one after the last."""
+        indices = self.run.iterations()
+        unfinished = [i for i in indices if not self.run.is_finished(i)]
+        return unfinished[0] if unfinished else (indices[-1] + 1 if indices else 0)
+
+    def run_iteration(self) -> Finished:
+        """Finish the unfinished iteration, or run the next one.
+
+        Raises:
+            RunFailed: nothing could be trained on, or a budget of failures was spent.
+            UsageError: settings changed in a way that the finished stages contradict.
+        """
+        index = self.next_index()
+        iteration = self.run.iteration(index)
+        done = run_stages(
+            self.plan.stages,
+            iteration,
+            self.plan.fingerprints,
+            what=f"iteration {index} of run {self.run.name!r}",
+            progress=self.progress,
+            fleet=self.fleet,
+            tables=store.carried_tables(self.run, index, self.plan.stages),
+        )
+        self._record(iteration, done)
+        self._prune_checkpoints()
+        self._check_signal(done)
+        return done
+
+    def train(
+        self,
+        iterations: int,
+        evaluation: EvaluationPlan | None = None,
+        on_done: Callable[[Finished], bool] = lambda _: False,
+        on_evaluated: Callable[[Evaluated], None] = lambda _: None,
+    ) -> None:
+        """Go on until the run has `iterations` finished iterations, however many it has now.
+
+        With an `evaluation`, the team is evaluated before the first of them, every
+        `evaluate.every` iterations, and at the end. `on_done` may end the training by True.
+        """
+        every = self.plan.settings.evaluate.every
+        ended = False
+        while not ended and (index := self.next_index()) < iterations:
+            # an iteration that has begun was begun after its evaluation, if it has one
+            if evaluation and every and index % every == 0 and index not in self.run.iterations():
+                on_evaluated(self.evaluate(evaluation))
+            ended = on_done(self.run_iteration())
+        if evaluation:
+            on_evaluated(self.evaluate(evaluation))
+        self.recorder.catch_up()
+        self.tracker.log_files("plots", self.curves())
+
+    def evaluate(self, plan: EvaluationPlan) -> Evaluated:
+        """Evaluate the team as it is after the finished iterations, or load what was found before.
+
+        Raises:
+            UsageError: an iteration is unfinished: some models may have moved and others not.
+            RunFailed: too many episodes failed.
+        """
+        index = self.next_index()
+        if index in self.run.iterations():
+            raise UsageError(
+                f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
+                "evaluated (`python -m pipeline run iteration`)"
+            )
+        place = place_of(self.run, plan.split, index)
+        self.fleet.player_specs["evaluate"] = plan.player_spec
+        done = run_stages(
+            plan.stages,
+            place,
+            plan.fingerprints,
+            what=f"the evaluation on {plan.split!r} after iteration {index - 1} of run {self.run.name!r}",
+            progress=self.progress,
+            fleet=self.fleet.lend("evaluate"),
+            remedy=f"set them back, or remove {place.folder.url} to evaluate anew",
+        )
+        found = evaluated(plan, self.run, done)
+        place.folder.write_text("result.json", store.dump(found.as_dict()))
+        self._keep_best(plan, found)
+        if self.recorder.evaluation(found, self.curves):
+            self._log_missed_evaluations(plan)
+        return found
+
+    def _log_missed_evaluations(self, plan: EvaluationPlan) -> None:
+        """Log finished evaluations that the tracker has missed; those made with other settings can't be."""
+        for index in self.recorder.missed_evaluations(plan.split):
+            place = place_of(self.run, plan.split, index)
+            if not all(place.manifest(stage) for stage in plan.stages):
+                continue
+            try:
+                done = run_stages(plan.stages, place, plan.fingerprints, what="", progress=self.progress)
+            except UsageError:
+                continue
+            self.recorder.evaluation(evaluated(plan, self.run, done), self.curves)
+
+    def curves(self) -> dict[str, bytes]:
+        """The learning curves up to now, which are also left in the run's folder `report`."""
+        files = curve_files(points_of(self.run), self.run.name)
+        for name, data in files.items():
+            write_bytes(f"{self.run.folder.url}/report/{name}", data)
+        return files
+
+    def close(self) -> None:
+        self.fleet.close()
+
+    def version_of(self, model_id: str) -> int:
+        """Version after the newest finished update of this model; 0 for the initial weights."""
+        newest_first = (self.run.iteration(index) for index in reversed(self.run.iterations()))
+        return newest_version(newest_first, model_id) or 0
+
+    def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
+        """The finished updates that took this model on from `version`: see `updates_since`."""
+        places = (self.run.iteration(index) for index in self.run.iterations())
+        return updates_since(places, model_id, version, lambda index: store.stored_tables(self.run, index)[0])
+
+    def _record(self, iteration: IterationStore, done: Finished) -> None:
+        seconds = {name: m.seconds for name, m in done.manifests.items()}
+        done.metrics = iteration_metrics(done.tables, done.accounts, seconds)
+        done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
+        if self._series is None:
+            self._series = finished_metrics(self.run)
+        before = total_cost(m for index, m in self._series.items() if index < done.index)
+        done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
+        self._series[done.index] = done.metrics
+        done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
+        self.recorder.iteration(done)
+        iteration.folder.write_text(
+            "done.json",
+            store.dump(
+                {
+                    "seconds": done.seconds,
+                    "metrics": done.metrics,
+                    "alarms": [alarm.as_dict() for alarm in done.alarms],
+                }
+            ),
+        )
+
+    def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:
+        """Note the best evaluation of its split, and make sure of a whole checkpoint of what it was of.
+
+        A tie leaves the earlier one. Where a greedy score jumps about, the best of many is a lucky one:
+        it chooses a checkpoint, and is no estimate of how good that is.
+        """
+        value = next(s.estimate.mean for s in found.scores if s.name == plan.best)
+        best = dict(self.run.info.get("best", {}))
+        before = best.get(plan.split)
+        if before and before["metric"] == plan.best and before["value"] >= value:
+            return
+        self.fleet.save_checkpoints()
+        versions = {m.model_id: self.version_of(m.model_id) for m in self.plan.models.trainable}
+        best[plan.split] = {
+            "metric": plan.best,
+            "value": value,
+            "iterations": found.index,
+            "versions": versions,
+        }
+        self.run.write_info(best=best)
+
+    def _prune_checkpoints(self) -> None:
+        """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""
+        keep = self.plan.settings.checkpoints.keep
+        best = list(self.run.info.get("best", {}).values())
+        for model in self.plan.models.trainable:
+            also = {self.version_of(model.model_id), *(b["versions"].get(model.model_id) for b in best)}
+            prune_checkpoints(self.run, model.model_id, keep, also)
+
+    def _check_signal(self, done: Finished) -> None:
+        """No advantage in any model for too many iterations in a row is a broken reward, not bad luck."""
+        limit = self.plan.settings.run.max_iterations_without_signal
+        newest_first = (self.run.iteration(index) for index in range(done.index, -1, -1))
+        if not are_silent(newest_first, [m.model_id for m in self.plan.models.trainable], limit):
+            return
+        raise RunFailed(
+            f"{limit} iterations in a row had no signal: every advantage was zero, so no weights moved; look "
+            "at the rewards (`python -m pipeline show`), raise rollout.group_size or the temperature"
+        )

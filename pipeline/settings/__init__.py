@@ -1,0 +1,1 @@
+"""What may a settings file say? Sections, defaults and how they are read; nothing of what follows."""

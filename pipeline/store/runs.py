@@ -1,0 +1,119 @@
+"""Finding, listing and opening runs by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.experiments.sweep_folder import is_sweep
+from pipeline.settings.schema import Settings, settings_toml
+from pipeline.store.folder import Folder
+from pipeline.store.run import Run, differences, package_versions, plain
+from pipeline.store.shelf import replay_labels
+from workflows.errors import UsageError, did_you_mean
+
+
+def find_run(root: str, name: str) -> Run:
+    """The run that the command line names: a path or URL, a name under the root, or `latest`.
+
+    Raises:
+        UsageError: there is none; the message lists what there is.
+    """
+    if name == "latest":
+        found = runs_under(root)
+        if not found:
+            raise UsageError(f"no runs under {root!r}; start one with: python -m pipeline run iteration")
+        return found[-1]
+    elif "/" in name:
+        root, name = name.rstrip("/").rsplit("/", 1)
+    run = Run(root, name)
+    if not run.exists:
+        if is_sweep(root, name):
+            raise UsageError(
+                f"{name!r} under {root!r} is a sweep of several runs; put them side by side with: python -m "
+                f"pipeline compare {name}, or name one of them (python -m pipeline runs)"
+            )
+        if run.folder.read_text("replay.json") is not None:
+            raise UsageError(f"{run.folder.url} is a replay; name its run, and pass --replay {name}")
+        names = [r.name for r in runs_under(root)]
+        raise UsageError(
+            f"no run {name!r} under {root!r}{did_you_mean(name, names)}; "
+            f"there are: {', '.join(names) or 'none'}"
+        )
+    run.read_info()
+    return run
+
+
+def runs_under(root: str) -> list[Run]:
+    """Every run under the root with what its `run.json` says, the one last written to at the end."""
+    found = [run for name in Folder(root).names() if (run := Run(root, name)).exists]
+    return sorted(found, key=lambda run: run.read_info()["used_at"])
+
+
+def list_runs(root: str) -> list[dict[str, Any]]:
+    """What there is to say of `runs_under` the root, in that order."""
+    found = []
+    for run in runs_under(root):
+        info, indices = run.info, run.iterations()
+        found.append(
+            {
+                "name": run.name,
+                "uri": run.folder.url,
+                "workflow": info["identity"]["workflow"]["use"],
+                "regime": info["regime"],
+                "created_at": info["created_at"],
+                "used_at": info["used_at"],
+                "iterations": len(indices),
+                "unfinished": [i for i in indices if not run.is_finished(i)],
+                "replays": replay_labels(run),
+            }
+        )
+    return found
+
+
+def new_name(root: str, name: str) -> str:
+    """`name`, or `name-2`, `name-3`, … where it is taken."""
+    taken = set(Folder(root).names())
+    if name not in taken:
+        return name
+    return next(n for i in range(2, 10**6) if (n := f"{name}-{i}") not in taken)
+
+
+def create_or_open(
+    run: Run,
+    settings: Settings,
+    identity: Mapping[str, Any],
+    regime: str,
+    graph: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `run.json` of a new run, or check that the run is the one that the settings describe.
+
+    `graph` is the workflow as `workflows.draw.drawing` gives it, so that who looks at the run later needs
+    none of its code.
+
+    Raises:
+        UsageError: the run of that name has another workflow, model, model map, data or seed.
+    """
+    identity = plain(identity)
+    if run.exists:
+        have = run.read_info()["identity"]
+        if have != identity:
+            raise UsageError(
+                f"run {run.name!r} was started with other settings: {differences(have, identity)}; use "
+                "another name (--set run.name=...), start anew with --new, or set them back"
+            )
+        run.write_info(used_at=time.time(), graph=graph)
+    else:
+        now = time.time()
+        run.write_info(
+            name=run.name,
+            identity=identity,
+            regime=regime,
+            created_at=now,
+            used_at=now,
+            packages=package_versions(),
+            tracker={},
+            graph=graph,
+        )
+    run.folder.write_text("settings.toml", settings_toml(settings))

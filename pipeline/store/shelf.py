@@ -1,0 +1,180 @@
+"""What people look at: the iterations of a run, its evaluations on a split, or a replay of either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.metrics.iteration import slug
+from pipeline.run.evaluation import place_of
+from pipeline.store.run import IterationStore, Manifest, Run, tables_at
+from pipeline.views.render import brief
+from stages.tables import TableRef
+from workflows.errors import UsageError, did_you_mean
+
+Kind = Literal["iteration", "evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One iteration or evaluation. Of a replay, the tables that it left as they are are the run's."""
+
+    store: IterationStore
+    tables: Mapping[str, TableRef]
+    manifests: Sequence[Manifest]
+    finished: bool
+    inherited: frozenset[str] = frozenset()  # of a replay: stages whose tables are the run's
+
+    @property
+    def index(self) -> int:
+        return self.store.index
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Iterations, or evaluations by the number of iterations before them."""
+
+    run: Run
+    indices: tuple[int, ...]
+    split: str | None = None  # of evaluations
+    replay: str | None = None  # its label
+
+    @property
+    def kind(self) -> Kind:
+        return "iteration" if self.split is None else "evaluation"
+
+    @property
+    def name(self) -> str:
+        """Whose they are."""
+        return self.run.name + (f", replay {self.replay}" if self.replay else "")
+
+    def title(self, index: int) -> str:
+        """One of them, without its run."""
+        if self.split is None:
+            return f"iteration {index}"
+        return f"evaluation on {self.split} after {index} iterations"
+
+    def chosen(self, index: int | None) -> int:
+        """The one that is asked for, or the newest.
+
+        Raises:
+            UsageError: there is no such one, or none at all.
+        """
+        if not self.indices:
+            raise UsageError(f"run {self.name!r} at {self.run.folder.url} has no {self.kind} yet")
+        if index is None:
+            return self.indices[-1]
+        if index not in self.indices:
+            there = f"{self.indices[0]} to {self.indices[-1]}"
+            if self.split is not None:
+                raise UsageError(
+                    f"run {self.name!r} has no evaluation on {self.split!r} after {index} iterations; there "
+                    f"are some after: {', '.join(map(str, self.indices))}"
+                )
+            raise UsageError(f"run {self.name!r} has no iteration {index}; it has {there}")
+        return index
+
+    def place(self, index: int) -> Place:
+        """One of `indices`, with its tables."""
+        stored = self.run.iteration(index) if self.split is None else place_of(self.run, self.split, index)
+        tables, manifests = tables_at(stored)
+        if self.replay is None:
+            mark = "done.json" if self.split is None else "result.json"
+            return Place(stored, tables, manifests, stored.folder.read_text(mark) is not None)
+        own = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
+        own_tables, own_manifests = tables_at(own)
+        tables, kept = laid_over(tables, manifests, own_tables)
+        noted = index in _info(self.run, self.replay)["iterations"]
+        finished = noted or own.folder.read_text("result.json") is not None
+        inherited = frozenset(m.stage for m in kept)
+        return Place(own, tables, [*kept, *own_manifests], finished, inherited)
+
+
+def shelf_of(run: Run, *, split: str | None = None, replay: str | None = None) -> Shelf:
+    """The iterations of a run; with `split` its evaluations on it; with `replay` what that one made.
+
+    Raises:
+        UsageError: the run has no such evaluation or replay; the message says what there is.
+    """
+    if replay is not None:
+        info = _info(run, replay)
+        own_split = info["source"]["split"]
+        if split not in (None, own_split):
+            what = "of iterations" if own_split is None else f"of evaluations on {own_split!r}"
+            raise UsageError(f"replay {replay!r} is {what}; leave out --split")
+        return Shelf(run, _numbers(run.folder.child(f"replays/{replay}").names()), own_split, replay)
+    if split is None:
+        return Shelf(run, tuple(run.iterations()))
+    splits = run.folder.child("evaluations").names()
+    if slug(split) not in splits:
+        raise UsageError(
+            f"run {run.name!r} has no evaluation on split {split!r}{did_you_mean(split, splits)}; it has "
+            f"evaluations on: {', '.join(splits) or 'none'} (`python -m pipeline run evaluate`)"
+        )
+    return Shelf(run, _numbers(run.folder.child(f"evaluations/{slug(split)}").names()), split)
+
+
+def replay_labels(run: Run) -> list[str]:
+    """The replays of a run; those of an ablation are `<ablation>/<variant>`."""
+    folder = run.folder.child("replays")
+    found = []
+    for name in folder.names():
+        if folder.read_text(f"{name}/replay.json") is not None:
+            found.append(name)
+        elif folder.read_text(f"{name}/ablation.json") is not None:
+            variants = [f"{name}/{variant}" for variant in folder.child(name).names()]
+            found += [v for v in variants if folder.read_text(f"{v}/replay.json") is not None]
+    return found
+
+
+def changes_of_replay(run: Run, label: str) -> dict[str, str]:
+    """The settings that a replay changed, in a few words each."""
+    return {change["setting"]: brief(change["now"]) for change in _info(run, label)["changes"]}
+
+
+def replay_run(run: Run, label: str) -> Run:
+    """A replay as a run of its own, for who wants its checkpoints.
+
+    Raises:
+        UsageError: there is no such replay, or it made no weights.
+    """
+    info = _info(run, label)
+    found = Run(f"{run.folder.url}/replays", label)
+    if not found.folder.child("checkpoints").names():
+        raise UsageError(
+            f"replay {label!r} of run {run.name!r} has no weights; one with --update has "
+            "(python -m pipeline run replay RUN --update)"
+        )
+    found.info = {"identity": run.info["identity"], "packages": info.get("packages", {})}
+    return found
+
+
+def laid_over(
+    tables: Mapping[str, TableRef], manifests: Sequence[Manifest], own: Mapping[str, TableRef]
+) -> tuple[dict[str, TableRef], list[Manifest]]:
+    """The tables of a replay over those of its run, without those of the run that were made from what the
+    replay made anew; and the manifests, in the order of stages, of what is left of the run's."""
+    gone = set(own)
+    for manifest in manifests:
+        if gone & {*manifest.inputs, *manifest.tables}:
+            gone |= set(manifest.tables)
+    kept = {name: table for name, table in tables.items() if name not in gone}
+    return kept | dict(own), [m for m in manifests if not gone & set(m.tables)]
+
+
+def _info(run: Run, label: str) -> dict[str, Any]:
+    text = run.folder.read_text(f"replays/{label}/replay.json")
+    if text is None:
+        labels = replay_labels(run)
+        raise UsageError(
+            f"run {run.name!r} has no replay {label!r}{did_you_mean(label, labels)}; it has: "
+            f"{', '.join(labels) or 'none'} (python -m pipeline run replay RUN)"
+        )
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _numbers(names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(sorted(int(name) for name in names if name.isdigit()))

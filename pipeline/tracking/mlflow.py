@@ -1,0 +1,246 @@
+"""The record of a run in MLflow: one MLflow run per Cadre run, one step per iteration.
+
+A tracker never fails the run and never holds it up: every call runs on a thread of its own with a
+deadline, and a failure becomes one warning with its cause and the answer "not logged". What is not
+logged can be logged later, and nothing is logged twice: an iteration's metrics and their mark are
+one transaction, and the mark is read back when a run is resumed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pipeline.metrics.iteration import slug
+from pipeline.tracking.deadline import Worker
+from pipeline.tracking.mlflow_record import MlflowRecord
+from pipeline.tracking.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri, without_password
+from pipeline.tracking.tracker import Files, NoTracker, Tracker
+
+if TYPE_CHECKING:
+    from pipeline.metrics.alarms import Alarm
+    from pipeline.plan.assemble import Plan
+    from pipeline.store.run import Run
+    from pipeline.tracking.spans import Trace
+
+START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
+LOG_SECONDS: Final = 20.0
+
+Warn = Callable[[str], None]
+T = TypeVar("T")
+
+
+class MlflowTracker:
+    """Records in MLflow at `uri`, under `experiment`.
+
+    Args:
+        uri: as from `mlflow_store.tracking_uri`.
+        artifacts: where a new experiment keeps its files; None leaves it to the server.
+        warn: called with one sentence when the tracker fails, and again only after it has worked.
+        begun: called with the run's id and link once they are known, on the caller's thread.
+        start_seconds, log_seconds: how long a call may hold the run up.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        artifacts: str | None = None,
+        warn: Warn | None = None,
+        begun: Callable[[str, str | None], None] | None = None,
+        start_seconds: float = START_SECONDS,
+        log_seconds: float = LOG_SECONDS,
+    ) -> None:
+        self.uri = uri
+        self.problem: str | None = None  # why the last call failed; None if it did not
+        self._record = MlflowRecord(uri, experiment, artifacts)
+        self._warn = warn or logging.getLogger("cadre.tracking").warning
+        self._begun, self._announced = begun, False
+        self._seconds = {"start": start_seconds, "log": log_seconds}
+        self._begin: Callable[[], str] | None = None
+        self._worker = Worker("cadre-tracking")
+        self._worker.submit(self._record.connect)  # imports MLflow while the caller starts other things
+
+    @property
+    def run_id(self) -> str | None:
+        return self._record.run_id
+
+    def start(
+        self,
+        run_name: str,
+        run_id: str | None,
+        settings: Mapping[str, Any],
+        tags: Mapping[str, str],
+        key: str | None = None,
+        wait: bool = True,
+    ) -> str | None:
+        """Begin or continue the MLflow run; its id, or None where there is none (yet).
+
+        Args:
+            run_id: of the MLflow run that earlier processes wrote to. If the store has no such run
+                (any more), a new one is begun: compare the id that comes back.
+            settings: nested; logged once. One that differs from what is logged becomes a tag
+                `changed/<setting>`.
+            key: names the Cadre run. Without a `run_id`, a run with this key is continued: the
+                process that began it may have ended before it could store the id.
+            wait: without it this returns at once, and the first `log_iteration` waits instead.
+        """
+        key = key or uuid.uuid4().hex
+        self._begin = lambda: self._record.begin(run_name, run_id, key, settings, tags)
+        if not wait:
+            self._worker.submit(self._begin)
+            return None
+        return self._safely("start", self._begin, None)
+
+    def log_iteration(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None = None,
+        at: float | None = None,
+        alarms: Sequence[Alarm] | None = None,
+        traces: Callable[[], Sequence[Trace]] | None = None,
+        note: Callable[[], str] | None = None,
+    ) -> bool:
+        """Log metrics at step `iteration`, and files under `iterations/<iteration>/`.
+
+        Metrics that MLflow would refuse or bend (not finite, not a number, a bad name) are left out,
+        so that they cost no others. `files`, `traces` and `note` make theirs when they are needed. The
+        alarms are tags of the run: `alarms` names them, `alarm/<name>` says what it is; one that is over
+        goes. The note is Markdown and becomes the run's description.
+        """
+
+        def log() -> None:
+            self._log_now(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
+            if alarms is not None:
+                self._record.replace_tags("alarm/", alarm_tags(alarms))
+            if note is not None:
+                self._record.write_note(note())
+            if traces is not None:
+                self._record.log_traces(traces())
+
+        return self._done(log)
+
+    def log_evaluation(
+        self,
+        split: str,
+        step: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None = None,
+        at: float | None = None,
+        traces: Callable[[], Sequence[Trace]] | None = None,
+    ) -> bool:
+        """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
+
+        def log() -> None:
+            self._log_now(step, metrics, files, at, f"{MARK}/evaluate/{slug(split)}", "plots")
+            if traces is not None:
+                self._record.log_traces(traces())
+
+        return self._done(log)
+
+    def log_files(self, folder: str, files: Files) -> bool:
+        """Store files by name in a folder of the run's artifacts, in place of those of the same name."""
+        return self.run_id is not None and self._done(lambda: self._record.log_files(folder, files))
+
+    def _log_now(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        files: Callable[[], Files] | None,
+        at: float | None,
+        mark: str,
+        folder: str,
+    ) -> None:
+        """On the worker's thread."""
+        if self.run_id is None and self._begin is not None:
+            self._begin()
+        self._record.log_metrics(step, metrics, at, mark)
+        if files is not None:
+            self._record.log_files(folder, files())
+
+    def _done(self, log: Callable[[], None]) -> bool:
+        def logged() -> bool:
+            log()
+            return True
+
+        return self._safely("start" if self.run_id is None else "log", logged, False)
+
+    def link(self) -> str | None:
+        return run_link(self.uri, self._record.experiment_id, self.run_id)
+
+    def close(self, failed: bool = False) -> None:
+        """Mark the MLflow run as ended; `start` opens it again."""
+        if self.run_id is not None:
+            status = "FAILED" if failed else "FINISHED"
+            self._safely("log", lambda: self._record.end(status), None)
+        self._worker.close()
+
+    def _safely(self, kind: str, call: Callable[[], T], otherwise: T) -> T:
+        """The result of `call`, or `otherwise` and a warning; never an exception, never for long."""
+        try:
+            result = self._worker.run(call, self._seconds[kind])
+        except Exception as error:
+            cause = without_password(_first_line(error))
+            if self.problem is None:
+                self._warn(
+                    f"MLflow at {without_password(self.uri)} does not work: {cause}; the run goes on, and "
+                    "what it would log is in the run folder"
+                )
+            self.problem = cause
+            return otherwise
+        self.problem = None
+        if self._begun is not None and self.run_id is not None and not self._announced:
+            self._announced = True
+            self._begun(self.run_id, self.link())
+        return result
+
+
+def open_tracker(plan: Plan, run: Run) -> Tracker:
+    """The tracker that the settings ask for, started for this run without waiting for it.
+
+    Raises:
+        UsageError: `tracking.uri` is no address that MLflow writes to.
+    """
+    settings = plan.settings
+    if settings.tracking.uri == "none":
+        return NoTracker()
+    uri = tracking_uri(settings.tracking.uri, settings.run.root)
+
+    def keep(run_id: str, link: str | None) -> None:
+        run.write_info(tracker={"run_id": run_id, "link": link})
+
+    tracker = MlflowTracker(uri, settings.tracking.experiment, artifact_folder(uri), begun=keep)
+    tags = run_tags(plan.models.regime, settings.workflow.use) | {"run_folder": run.folder.url}
+    tags |= settings.tracking.tags
+    known = run.info.get("tracker", {}).get("run_id")
+    key = f"{run.folder.url} {run.info['created_at']}"
+    tracker.start(run.name, known, settings.model_dump(mode="json"), tags, key, wait=False)
+    return tracker
+
+
+def alarm_tags(alarms: Sequence[Alarm]) -> dict[str, str]:
+    """The tags that say which alarms there are. Runs can be filtered by `alarms`, which is `none` without."""
+    texts = {
+        f"alarm/{alarm.key}": f"since iteration {alarm.since}: {alarm.what}; {alarm.look}" for alarm in alarms
+    }
+    return {"alarms": ", ".join(alarm.key for alarm in alarms) or "none", **texts}
+
+
+def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | None:
+    """How to open the page of an MLflow run; None if there is none."""
+    if experiment_id is None or run_id is None:
+        return None
+    page = f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
+    if uri.startswith(("http://", "https://")):
+        return without_password(uri.rstrip("/")) + page
+    command = f"python -m pipeline ui --uri {shlex.quote(without_password(uri))}"
+    return f"{command}   then http://127.0.0.1:5000{page}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0][:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

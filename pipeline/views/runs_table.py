@@ -1,0 +1,39 @@
+"""The list of runs under a root, as people see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipeline.views.render import cell, number, open_table
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """One line a run, from dicts as `pipeline.store.runs.list_runs` gives; missing values show as a dash."""
+    if not runs:
+        return Text("no runs yet; `python -m pipeline run iteration` starts one")
+    with_replays = any(run.get("replays") for run in runs)
+    columns = ["run", ">iterations", "state", "workflow", "regime", "last used"]
+    table = open_table(*columns, *(["replays"] if with_replays else []))
+    for run in runs:
+        used, unfinished = run.get("used_at"), run.get("unfinished")
+        state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
+        table.add_row(
+            cell(run.get("name")),
+            cell(number(run.get("iterations"))),
+            cell(state),
+            *(cell(run.get(key)) for key in ("workflow", "regime")),
+            cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
+            *([cell(_some(run.get("replays") or ()))] if with_replays else []),
+        )
+    return table
+
+
+def _some(names: Sequence[str], most: int = 3) -> str | None:
+    """The first of some names, and how many there are more."""
+    more = f" and {number(len(names) - most)} more" if len(names) > most else ""
+    return (", ".join(names[:most]) + more) or None
