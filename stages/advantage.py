@@ -2,7 +2,7 @@
 
 One stage, because with GAE an episode's turns may lie in the tables of several models. Parts are read
 one at a time, up to three times: once for the three numbers per turn that chain an episode
-(`stages.advantages.gae`), once for the moments that whiten, once to write. Part k of
+(`stages.token_advantages.gae`), once for the moments that whiten, once to write. Part k of
 token_advantages/<model> has the rows of part k of partition/<model>, in the same order.
 """
 
@@ -18,12 +18,12 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.credit.moments import Moments
-from stages.advantages import part as pure
-from stages.advantages.gae import CARRY, SUMMARY, chain
-from stages.advantages.rows import ROWS_SEEN, SCORE_COLUMNS, Rows, read_rows, token_table
-from stages.advantages.spec import TokenSpec
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.tables import TableRef, TableSink, aligned_parts
+from stages.tables.parquet import TableRef, TableSink, aligned_parts
+from stages.token_advantages import part as pure
+from stages.token_advantages.gae import CARRY, SUMMARY, chain
+from stages.token_advantages.rows import ROWS_SEEN, SCORE_COLUMNS, Rows, read_rows, token_table
+from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError
 from workflows.trajectory import SCORES, TOKEN_ADVANTAGES, TURN_KEYS
 

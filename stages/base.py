@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from stages.tables import Part, TableRef, TableSink
+from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
 
 Lease = Literal["none", "engine", "trainer"]

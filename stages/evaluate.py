@@ -26,7 +26,7 @@ from rewards.scoring import (
     score_turns,
 )
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.tables import TableRef, TableSink, aligned_parts
+from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.trajectory import EPISODES, EVALUATION, NOT_THE_POLICYS_DOING
 
 CONFIDENCE: Final = 0.95

@@ -1,7 +1,7 @@
 """turns, rewards, credit → partition/<model>: what each model's update needs, in micro-batches; no GPU.
 
 Two passes over the parts. The first reads keys and lengths of every usable turn, small enough for
-the driver, which plans each model's batches (`stages.balance`). The second writes one output part
+the driver, which plans each model's batches (`stages.batching`). The second writes one output part
 per task: it goes through the input parts one at a time and keeps the token lists of its own rows.
 """
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rewards.scoring import kind_of
-from stages.balance import PLAN_COLUMNS, plan_batches
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.tables import Part, TableRef, TableSink, aligned_parts
+from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.errors import RunFailed, SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS
 
@@ -64,7 +64,7 @@ _SURVEY: Final = {
 class PartitionSpec:
     """How one model's rows are cut: over `ranks`, into `mini_batches` optimizer steps per epoch, and
     these into forward passes of at most `micro_batch_tokens` tokens: padded ones, or, where its trainer
-    computes shared prompts once, real ones (`stages.balance`).
+    computes shared prompts once, real ones (`stages.batching`).
 
     Raises:
         UsageError: a number below 1.

@@ -26,7 +26,7 @@ from rewards.scoring import (
     score_variants,
 )
 from stages.base import Account, Context, Lease, Progress, StageResult, map_parts
-from stages.tables import Part, TableRef, TableSink, aligned_parts
+from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.trajectory import REWARDS, TURN_KEYS
 
 FAILURES_SHOWN: Final = 3

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.filesystem import filesystem
-from stages.player import Shard, play_shard, receipt_uri
-from stages.tables import Part, TableRef, TableSink
+from stages.players.actor import Shard, play_shard, receipt_uri
+from stages.tables.filesystem import filesystem
+from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import RunFailed
 from workflows.trajectory import EPISODES, TASKS, TURNS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from workflows.data.tasks import choose
 from workflows.trajectory import TASKS
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from stages.advantages.spec import Need
 from stages.base import Account, Context, Lease, StageResult
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
+from stages.token_advantages.spec import Need
 from workflows.errors import UsageError
 from workflows.trajectory import PARTITION, SCORES
 

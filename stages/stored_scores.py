@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult, map_parts
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from workflows.errors import UsageError
 from workflows.trajectory import PARTITION, SCORES, TURN_KEYS
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from stages.base import Account, Context, Lease, StageResult
 from stages.engines.base import Weights
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model
 from workflows.trajectory import MODELS, UPDATES, rows_to_table, schema_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.store.run import IterationStore, Manifest, Run
 from stages.base import Account
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from workflows.columns import context_hash
 from workflows.draw import drawing
 from workflows.qa import build

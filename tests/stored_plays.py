@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from workflows.loading import load_workflow
 from workflows.record import Played
 from workflows.testing import play_once

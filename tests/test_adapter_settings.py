@@ -11,7 +11,7 @@ import pytest
 from pipeline.cli.check import memory_report, report
 from pipeline.plan.assemble import Plan, assemble
 from pipeline.settings.schema import parse_settings, settings_toml
-from stages.adapters import AdapterSpec
+from stages.weights.adapters import AdapterSpec
 from workflows.errors import UsageError
 
 Settings = Callable[..., dict[str, Any]]

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from stages.adapters import AdapterSpec
-from stages.checkpoints import weights_hash
 from stages.engines.base import EngineSpec, Weights
-from stages.engines.torch import TorchServer
-from stages.tables import TableSink
+from stages.engines.torch.server import TorchServer
+from stages.tables.parquet import TableSink
 from stages.training import checkpoint
-from stages.training.objective import CriticSpec, ReferenceSpec
+from stages.training.loss.spec import CriticSpec, ReferenceSpec
 from stages.training.rank import Rank
 from stages.training.spec import TrainerSpec
+from stages.weights.adapters import AdapterSpec
+from stages.weights.checkpoints import weights_hash
 from tests.tiny_training import SMOOTH, master, partition, same, save, score, token_advantages
 from workflows.engine import Sampling
 from workflows.errors import RunFailed

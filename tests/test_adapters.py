@@ -15,15 +15,15 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.adapters import AdapterSpec, adapter_parameters
-from stages.checkpoints import resolve_checkpoint, weights_hash
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.scripted import ScriptedServer
-from stages.engines.server import check_spec, memory_estimate
-from stages.engines.torch import TorchServer
-from stages.engines.vllm import engine_arguments
-from stages.lora import WEIGHTS, Adaptable, Adapter, Share
-from stages.merge import merge_adapter
+from stages.engines.start import check_spec, memory_estimate
+from stages.engines.torch.server import TorchServer
+from stages.engines.vllm.server import engine_arguments
+from stages.weights.adapters import AdapterSpec, adapter_parameters
+from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.lora import WEIGHTS, Adaptable, Adapter, Share
+from stages.weights.merge import merge_adapter
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError
 

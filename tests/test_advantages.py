@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards.credit.moments import Moments
-from stages.advantages.gae import Gae, chain
-from stages.advantages.importance import Importance, importance_weights
-from stages.advantages.kl import kl_per_token
-from stages.advantages.part import (
+from stages.token_advantages.gae import Gae, chain
+from stages.token_advantages.importance import Importance, importance_weights
+from stages.token_advantages.kl import kl_per_token
+from stages.token_advantages.part import (
     moments_of,
     summary_of,
     token_advantages,
     whitened,
     why_excluded,
 )
-from stages.advantages.rows import read_rows, token_table
-from stages.advantages.spec import RewardKl, TokenSpec
+from stages.token_advantages.rows import read_rows, token_table
+from stages.token_advantages.spec import RewardKl, TokenSpec
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import PARTITION, SCORES, TOKEN_ADVANTAGES, rows_to_table
 

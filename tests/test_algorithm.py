@@ -14,7 +14,7 @@ from pipeline.store.run import Run, carried_tables
 from rewards.credit.silent import LeaveOutSilent
 from stages.credit import CreditStage
 from stages.partition import PartitionStage
-from stages.training.objective import LOSSES, RoleLoss
+from stages.training.loss.spec import LOSSES, RoleLoss
 from workflows.errors import UsageError
 from workflows.trajectory import BASELINES
 

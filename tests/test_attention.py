@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training import attention
-from stages.training.attention import (
+from stages.training.network import attention
+from stages.training.network.attention import (
     CAUSAL_STEP,
     JOIN_TOKENS,
     Segment,
@@ -18,7 +18,7 @@ from stages.training.attention import (
     packed_attention,
     product_backward,
 )
-from stages.training.logprobs import token_logprobs
+from stages.training.network.logprobs import token_logprobs
 
 # float32 takes the first; both must be right in it
 BACKWARD = pytest.mark.parametrize("backward", [kernel_backward, product_backward])

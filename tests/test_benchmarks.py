@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.engines.rendering import ChatRenderer
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
+from stages.weights.chat import ChatRenderer
 from tests.benchmarks.long_tasks import TOKENS, messages_of, write_tasks
 from tests.benchmarks.measure import Figure, interleave, lines
 from tests.benchmarks.peer import PeerDied, peer
@@ -90,7 +90,7 @@ def test_replayed_requests_come_after_what_they_depend_on(tmp_path: Path):
 def test_the_update_benchmark_trains_every_row_once_at_the_version_asked(
     to_a_prompt: int, shared_prefix: bool
 ):
-    from stages.training.packing import problem_with, split
+    from stages.training.network.packing import problem_with, split
 
     rows = partition_rows(seed=3, version=7, vocabulary=100, to_a_prompt=to_a_prompt)
     table = planned(rows, 3, shared_prefix=shared_prefix)
@@ -100,7 +100,7 @@ def test_the_update_benchmark_trains_every_row_once_at_the_version_asked(
 
 
 def test_long_prompts_are_as_long_as_they_should_be(tmp_path: Path):
-    from stages.checkpoints import resolve_checkpoint
+    from stages.weights.checkpoints import resolve_checkpoint
 
     model = "smollm2-135m-instruct"  # another tokenizer makes other lengths
     write_tasks(tmp_path / "tasks.jsonl", 8, model)

@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from stages.checkpoints import (
+from stages.weights.checkpoints import (
     describe_checkpoint,
     main,
     require_hash,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.training.objective import CriticSpec, LossSpec, ScheduleSpec
+from stages.training.loss.spec import CriticSpec, LossSpec, ScheduleSpec
 from tests.tiny_training import (
     SMOOTH,
     master,

@@ -11,8 +11,8 @@ from pipeline.plan.assemble import assemble
 from pipeline.settings.schema import parse_settings
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.demonstrations import DemonstrationServer
-from stages.engines.rendering import ChatRenderer
-from stages.engines.server import check_spec
+from stages.engines.start import check_spec
+from stages.weights.chat import ChatRenderer
 from tests.learning.teacher import write_demonstrations
 from workflows.data.tasks import load_tasks
 from workflows.engine import Completion, Message, Sampling

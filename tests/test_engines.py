@@ -14,14 +14,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.checkpoints import resolve_checkpoint, weights_hash
 from stages.engines.base import EngineSpec, Weights, check_request
 from stages.engines.client import EngineClient, from_ray, last_words
-from stages.engines.decoding import choose, processed_logprobs
-from stages.engines.rendering import ChatRenderer
 from stages.engines.scripted import ScriptedServer
-from stages.engines.server import check_spec, memory_estimate, renderer_of, resolve_kind
-from stages.engines.torch import TorchServer
+from stages.engines.start import check_spec, memory_estimate, renderer_of, resolve_kind
+from stages.engines.torch.decoding import choose, processed_logprobs
+from stages.engines.torch.server import TorchServer
+from stages.weights.chat import ChatRenderer
+from stages.weights.checkpoints import resolve_checkpoint, weights_hash
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError
 from workflows.testing import ScriptedModel
@@ -470,7 +470,7 @@ def test_check_request_passes_what_fits_exactly() -> None:
 
 @pytest.mark.slow
 def test_a_client_plays_through_ray_and_a_dead_engine_is_an_infra_error(tiny: str, ray_cluster: None) -> None:
-    from stages.engines.server import connect, start_engine, stop_engine, wait_ready
+    from stages.engines.start import connect, start_engine, stop_engine, wait_ready
 
     broken = start_engine(EngineSpec("broken", "torch", tiny, dtype="float99"), wait=False)
     specs = [spec_of(tiny), EngineSpec("scripted", "scripted", "")]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.advantages.gae import CARRY, SUMMARY, Gae, chain, gae, summarise
-from stages.advantages.ragged import suffix_sums
-from stages.advantages.rows import on_last_token
+from stages.token_advantages.gae import CARRY, SUMMARY, Gae, chain, gae, summarise
+from stages.token_advantages.ragged import suffix_sums
+from stages.token_advantages.rows import on_last_token
 
 law = settings(deadline=None, max_examples=80)
 

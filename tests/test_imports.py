@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from stages.imports import without
+from stages.process.imports import without
 
 TRAINER = """
 import os, sys
-from stages.imports import import_trainer_libraries
+from stages.process.imports import import_trainer_libraries
 import_trainer_libraries()
 left_out = {"sklearn", "scipy", "mlflow", "torch._inductor.compile_fx"}
 assert not left_out & sys.modules.keys(), left_out & sys.modules.keys()

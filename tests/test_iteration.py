@@ -18,7 +18,7 @@ from pipeline.run.runner import Runner
 from pipeline.run.session import session
 from pipeline.settings.schema import parse_settings
 from pipeline.store.run import Run, stored_tables
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training.losses import (
+from stages.training.loss.kl import k3, kl_estimate, masked_sum
+from stages.training.loss.loss import (
     Terms,
     TokenBatch,
     TokenLoss,
@@ -20,8 +21,7 @@ from stages.training.losses import (
     token_weights,
     value_loss,
 )
-from stages.training.losses_kl import k3, kl_estimate, masked_sum
-from stages.training.objective import LOSSES, LossSpec, RoleLoss, ScheduleSpec
+from stages.training.loss.spec import LOSSES, LossSpec, RoleLoss, ScheduleSpec
 from workflows.errors import SchemaError, UsageError
 
 law = settings(deadline=None, max_examples=40)

@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-from stages.memory import peak_resident_bytes
+from stages.process.memory import peak_resident_bytes
 
 
 def test_what_was_needed_once_stays_in_the_peak() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.metrics.gathered import Gathered, Measure
 from pipeline.metrics.iteration import MAX_NAMES, by_name, iteration_metrics, slug
 from stages.base import Account
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from workflows.errors import CadreError
 from workflows.trajectory import (
     CREDIT,

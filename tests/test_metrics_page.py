@@ -16,7 +16,7 @@ from pipeline.run.evaluation import Evaluated
 from pipeline.run.execution import Finished
 from stages.base import Account
 from stages.evaluate import Estimate, Score
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from tests.test_metrics import SEPARATE, tool_turn, two_groups, with_sources
 from workflows.trajectory import CREDIT, PARTITION, TURNS, UPDATES, rows_to_table
 

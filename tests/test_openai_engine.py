@@ -21,10 +21,10 @@ from pipeline.cli.check import key_problem, report, report_lines
 from pipeline.plan.assemble import assemble
 from pipeline.settings.schema import parse_settings
 from stages.engines.base import EngineSpec
-from stages.engines.openai import OpenAIEngine
-from stages.engines.openai_endpoint import read_endpoint
-from stages.engines.openai_protocol import NotAnAnswer, model_names, read_answer, retry_after, words_of
-from stages.engines.rendering import ChatRenderer
+from stages.engines.openai.endpoint import read_endpoint
+from stages.engines.openai.engine import OpenAIEngine
+from stages.engines.openai.protocol import NotAnAnswer, model_names, read_answer, retry_after, words_of
+from stages.weights.chat import ChatRenderer
 from workflows.engine import ChatReply, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 from workflows.graph import LlmStep, Workflow

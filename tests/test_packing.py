@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training.packing import empty_micro_batch, pack, problem_with, split
+from stages.training.network.packing import empty_micro_batch, pack, problem_with, split
 from workflows.trajectory import PARTITION, rows_to_table
 
 law = settings(deadline=None, max_examples=60)

@@ -17,8 +17,8 @@ from pipeline.settings.schema import load_settings, parse_settings
 from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
 from rewards.scoring import score_turns
 from stages.evaluate import evaluate
-from stages.player import PlayerActor, PlayerSpec, Shard
-from stages.tables import TableSink
+from stages.players.actor import PlayerActor, PlayerSpec, Shard
+from stages.tables.parquet import TableSink
 from workflows.echo import echo_form
 from workflows.engine import Message, Sampling
 from workflows.models import Model, ModelMap

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.balance import PLAN_COLUMNS, plan_batches
+from stages.batching import PLAN_COLUMNS, plan_batches
 from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, write_part
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURNS, rows_to_table
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from stages.checkpoints import resolve_checkpoint
-from stages.training.packing import pack
-from stages.training.policy import Policy, Trunk, load_network
+from stages.training.network.packing import pack
+from stages.training.network.policy import Policy, Trunk, load_network
+from stages.weights.checkpoints import resolve_checkpoint
 from tests.tiny_training import partition
 from workflows.errors import UsageError
 

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import stages.precision as precision
-from stages.checkpoints import describe_checkpoint, resolve_checkpoint
-from stages.precision import cpu_computes_bf16, engine_dtype, is_rounded, trainer_precision, weights_gib
+import stages.weights.precision as precision
+from stages.weights.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.weights.precision import (
+    cpu_computes_bf16,
+    engine_dtype,
+    is_rounded,
+    trainer_precision,
+    weights_gib,
+)
 
 X86 = "processor\t: 0\nmodel name\t: bf16 is in this name\nflags\t\t: fpu avx2 {}\n\n"
 

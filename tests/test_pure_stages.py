@@ -17,7 +17,7 @@ from stages.credit import _result as credit_result
 from stages.partition import PartitionSpec, PartitionStage
 from stages.reward import RewardStage, score_part
 from stages.reward import _result as reward_result
-from stages.tables import TableSink, aligned_parts
+from stages.tables.parquet import TableSink, aligned_parts
 from workflows.errors import RunFailed, SchemaError
 from workflows.trajectory import CREDIT, EPISODES, PARTITION, REWARDS, TASKS, TURN_KEYS, TURNS, rows_to_table
 

@@ -27,7 +27,7 @@ from rewards.f1_by_round import F1ByRound
 from rewards.scoring import WeightedReward, WeightedRewards, score_turns
 from stages.base import Quiet, StageResult
 from stages.stored_scores import align_part
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
 from tests.stored_runs import Made, Shape, settings_of, write_iterations, write_rollout
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import BASELINES, CREDIT, PARTITION, SCORES, TURN_KEYS, TURNS, rows_to_table

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stages.player import PlayerActor, PlayerSpec, Shard, failures, whole_groups
+from stages.players.actor import PlayerActor, PlayerSpec, Shard, failures, whole_groups
 from stages.rollout import RolloutStage, causes, merged_failures, read_receipt
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, RunFailed, SchemaError
 from workflows.models import Model, ModelMap

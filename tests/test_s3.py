@@ -30,8 +30,8 @@ from pipeline.store.lock import RunLock
 from pipeline.store.run import Run, check_part
 from pipeline.store.runs import find_run
 from stages.base import Quiet
-from stages.filesystem import filesystem
-from stages.tables import TableSink
+from stages.tables.filesystem import filesystem
+from stages.tables.parquet import TableSink
 from tests.conftest import merge
 from tests.s3_server import BUCKET, environment, s3_server
 from tests.test_iteration import same
@@ -82,7 +82,7 @@ def test_what_another_process_has_just_written_is_seen(root: str) -> None:
     first = sink.write_part(0, CREDIT.empty_table())
     assert folder.child("credit").names() == [first.name]
     code = (
-        "import sys\nfrom stages.tables import TableSink\nfrom workflows.trajectory import CREDIT\n"
+        "import sys\nfrom stages.tables.parquet import TableSink\nfrom workflows.trajectory import CREDIT\n"
         "part = TableSink('credit', sys.argv[1], CREDIT).write_part(1, CREDIT.empty_table())\n"
         "print(part.name)\n"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.store.samples import KINDS, choose_episodes
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from tests.stored_plays import a_play, stored
 
 SCORES = (0.5, None, 1.0, 0.0, 0.5, 0.25)  # None: it failed

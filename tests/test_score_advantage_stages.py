@@ -11,13 +11,13 @@ import stages.credit
 from pipeline.metrics.iteration import measured_by_stages
 from rewards.credit.running_baseline import RunningBaseline
 from stages.advantage import AdvantageStage
-from stages.advantages.gae import Gae
-from stages.advantages.importance import Importance
-from stages.advantages.spec import RewardKl, TokenSpec
 from stages.base import Context, check_chain
 from stages.credit import CreditStage
 from stages.score import ScoreStage
-from stages.tables import TableRef, TableSink
+from stages.tables.parquet import TableRef, TableSink
+from stages.token_advantages.gae import Gae
+from stages.token_advantages.importance import Importance
+from stages.token_advantages.spec import RewardKl, TokenSpec
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import (
     BASELINES,

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from stages.tables import TableRef, TableSink
-from stages.training.objective import LossSpec, ReferenceSpec, RoleLoss
+from stages.tables.parquet import TableRef, TableSink
+from stages.training.loss.spec import LossSpec, ReferenceSpec, RoleLoss
 from tests.tiny_training import SMOOTH, partition, responses, same, score, token_advantages, weights
 from workflows.errors import RunFailed
 from workflows.trajectory import SCORES

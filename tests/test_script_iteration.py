@@ -17,8 +17,8 @@ from pipeline.run.runner import Finished
 from pipeline.run.session import session
 from pipeline.settings.schema import parse_settings
 from pipeline.store.run import Run
-from stages.player import PlayerSpec, Shard, play_shard, start_player
-from stages.tables import TableSink
+from stages.players.actor import PlayerSpec, Shard, play_shard, start_player
+from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import RunFailed
 from workflows.models import Model, ModelMap

@@ -13,7 +13,7 @@ from pipeline.run.evaluation import place_of
 from pipeline.store.run import IterationStore, Manifest, Run
 from pipeline.store.runs import find_run, list_runs
 from pipeline.store.shelf import laid_over, replay_labels, replay_run, shelf_of
-from stages.tables import Part, TableRef
+from stages.tables.parquet import Part, TableRef
 from tests.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError
 from workflows.trajectory import CREDIT

@@ -32,7 +32,7 @@ from pipeline.views.render import (
 from pipeline.views.runs_table import runs_table
 from pipeline.views.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import (
     CREDIT,

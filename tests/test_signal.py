@@ -72,6 +72,6 @@ def test_tasks_are_the_symbols_in_both_splits() -> None:
 
 
 def test_every_word_of_the_game_is_one_token() -> None:
-    from stages.shipped_models import WORDS
+    from stages.weights.shipped import WORDS
 
     assert set(SYMBOLS) < set(WORDS)

@@ -15,7 +15,7 @@ from pipeline.store.lock import RunLock
 from pipeline.store.run import Run, differences, input_hashes
 from pipeline.store.runs import create_or_open, find_run, list_runs, new_name
 from stages.base import Account, StageResult, check_chain
-from stages.tables import TableRef, TableSink, read_parquet
+from stages.tables.parquet import TableRef, TableSink, read_parquet
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import CREDIT, REWARDS, conform
 

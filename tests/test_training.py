@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from stages.training import checkpoint
 from stages.training.group import TrainerGroup
-from stages.training.objective import CriticSpec, ReferenceSpec
+from stages.training.loss.spec import CriticSpec, ReferenceSpec
 from stages.training.spec import TrainerSpec, activation_estimate, memory_estimate
 from tests.tiny_training import SMOOTH, master, partition, same, save, token_advantages, weights
 from workflows.errors import RunFailed, UsageError
@@ -169,7 +169,7 @@ def test_written_weights_are_those_that_are_computed_with_however_the_model_came
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    from stages.checkpoints import stored_dtype
+    from stages.weights.checkpoints import stored_dtype
 
     worker = start(**SMOOTH | {"checkpoint": tiny_half, "precision": precision, "learning_rate": 1e-5})
     before = weights(worker)
@@ -189,7 +189,7 @@ def test_checkpoints_are_whole_or_refused_on_any_filesystem(start, tiny, tmp_pat
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from stages.checkpoints import weights_hash
+    from stages.weights.checkpoints import weights_hash
 
     worker = start(**SMOOTH)
     worker.update(partition(tmp_path / "p"), 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from stages.base import Context
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec, UpdateReport
 from stages.update import UpdateStage, account_of
@@ -70,7 +70,7 @@ def test_a_report_that_loses_rows_does_not_pass() -> None:
 
 @pytest.mark.slow
 def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_cluster, tmp_path) -> None:
-    from stages.checkpoints import resolve_checkpoint, weights_hash
+    from stages.weights.checkpoints import resolve_checkpoint, weights_hash
 
     spec = TrainerSpec("m", "base", resolve_checkpoint("tiny"), precision="fp32", num_threads=1)
     stage = UpdateStage(MODEL)

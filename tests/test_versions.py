@@ -14,7 +14,7 @@ from pipeline.cli.show import print_place
 from pipeline.report.write import write_report
 from pipeline.store.run import Run, tables_at
 from pipeline.store.shelf import shelf_of
-from stages.tables import Part, TableRef
+from stages.tables.parquet import Part, TableRef
 from tests.report_runs import new_run, store, team_episode
 from tests.test_replay import fingerprint, replayed, stored_run
 from tests.version_one import VERSION_1, as_version_1, make_version_1, written

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stages.adapters import AdapterSpec
-from stages.checkpoints import resolve_checkpoint, weights_hash
 from stages.engines.base import EngineSpec, Weights
-from stages.engines.server import start_engine, stop_engine
+from stages.engines.start import start_engine, stop_engine
+from stages.weights.adapters import AdapterSpec
+from stages.weights.checkpoints import resolve_checkpoint, weights_hash
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed
 
@@ -56,7 +56,7 @@ def write(base: str, folder: Path, model_id: str, seed: int) -> Weights:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from stages.lora import Adaptable
+    from stages.weights.lora import Adaptable
 
     ours = Adaptable(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32))
     adapter = ours.fresh(SPECS[model_id], str(seed))

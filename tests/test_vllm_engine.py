@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stages.checkpoints import resolve_checkpoint, weights_hash
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.client import EngineClient
-from stages.engines.server import connect, resolve_kind, start_engine, stop_engine, wait_ready
-from stages.precision import engine_dtype
+from stages.engines.start import connect, resolve_kind, start_engine, stop_engine, wait_ready
+from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.precision import engine_dtype
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 

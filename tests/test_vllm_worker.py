@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-CHILD = "import stages.engines.vllm_worker, time; print('up', flush=True); time.sleep(600)"
+CHILD = "import stages.engines.vllm.worker, time; print('up', flush=True); time.sleep(600)"
 PARENT = f"""
 import os, subprocess, sys, time
 if sys.argv[1] == "owner":

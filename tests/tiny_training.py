@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.tables import TableSink
+from stages.tables.parquet import TableSink
 from stages.training import checkpoint
 from workflows.trajectory import PARTITION, SCORES, TOKEN_ADVANTAGES, rows_to_table
 

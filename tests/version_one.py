@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.store.run import Manifest, Run, input_hashes, tables_at
-from stages.tables import Part, TableRef, write_bytes
+from stages.tables.parquet import Part, TableRef, write_bytes
 
 _NAMED = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _IDS, _LOGPROBS = pa.list_(pa.int32()), pa.list_(pa.float32())

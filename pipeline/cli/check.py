@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from pipeline.plan.assemble import Plan, sandbox_of
 from pipeline.settings.schema import Settings
 from pipeline.store.run import Run, differences, package_versions, plain
-from stages.checkpoints import CheckpointInfo
 from stages.engines.base import EngineSpec
-from stages.engines.openai import endpoint_of
-from stages.engines.server import REMOTE
-from stages.engines.server import memory_estimate as engine_memory
-from stages.precision import is_rounded
+from stages.engines.openai.engine import endpoint_of
+from stages.engines.start import REMOTE
+from stages.engines.start import memory_estimate as engine_memory
 from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
+from stages.weights.checkpoints import CheckpointInfo
+from stages.weights.precision import is_rounded
 from workflows.data.rejects import report as reject_report
 from workflows.draw import text_lines
 from workflows.errors import UsageError
@@ -116,7 +116,7 @@ class Needs(Protocol):
 
 def memory_report(plan: Needs) -> dict[str, float]:
     """GiB of host memory: an estimate for each engine and trainer, and what is available now."""
-    from stages.checkpoints import describe_checkpoint
+    from stages.weights.checkpoints import describe_checkpoint
 
     parts: dict[str, float] = {}
     training = 0.0  # one trainer works at a time

@@ -14,8 +14,8 @@ from typing import Any
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_run
-from stages.checkpoints import resolve_checkpoint
-from stages.filesystem import filesystem, make_parent
+from stages.tables.filesystem import filesystem, make_parent
+from stages.weights.checkpoints import resolve_checkpoint
 from workflows.errors import CadreError, UsageError, did_you_mean
 
 CHUNK = 1 << 24
@@ -114,7 +114,7 @@ def _version(run: Run, model: str, version: str) -> int:
 def _merge(model: str, weights: Any, manifest: dict[str, Any], source: Folder, target: Folder) -> None:
     if manifest.get("adapter") is None:
         raise UsageError(f"model {model!r} is no adapter: it is exported whole; leave out --merge")
-    from stages.merge import merge_adapter
+    from stages.weights.merge import merge_adapter
 
     with tempfile.TemporaryDirectory() as temporary:
         _copy_weights(manifest, source, f"{temporary}/adapter")

@@ -23,7 +23,7 @@ from rich.text import Text
 from pipeline.store.episodes import scores_of
 from pipeline.views.render import NO_DATA, echo, make_console, number, plain, visible
 from pipeline.views.transcript import decoded_row, turn_page
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 from workflows.trajectory import CREDIT, OK, REWARDS, TURN_KEYS, TURNS, schema_of
 

@@ -20,7 +20,7 @@ from pipeline.store.history import History, read_history
 from pipeline.store.run import Run
 from pipeline.store.runs import find_run
 from pipeline.views.render import as_text, echo, make_console, places, plain
-from stages.tables import write_bytes
+from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
 
 FILE_WIDTH = 160  # characters of the table as a file

@@ -78,7 +78,7 @@ def total_cost(iterations: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def parameters_of(plan: Plan) -> dict[str, int]:
     """`trained`: numbers that optimizers move; `held`: numbers that the team's models have, a base that
     adapters share once. Critics, references, frozen copies and models behind an API are not counted."""
-    from stages.adapters import adapter_parameters
+    from stages.weights.adapters import adapter_parameters
 
     trained, bases, adapters = 0, {}, 0
     for model in plan.models.models.values():

@@ -16,7 +16,7 @@ from typing import Final
 from pipeline.metrics.names import MAX_NAMES, by_name, most_frequent, slug, words
 from pipeline.metrics.turns import episode_metrics, turn_metrics
 from stages.base import Account
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 
 __all__ = ["MAX_NAMES", "by_name", "iteration_metrics", "measured_by_stages", "slug"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.metrics.gathered import Gathered, Measure
 from pipeline.metrics.names import most_frequent, slug
-from stages.tables import TableRef, aligned_parts
+from stages.tables.parquet import TableRef, aligned_parts
 from workflows.errors import CadreError
 from workflows.trajectory import MALFORMED, NOT_THE_POLICYS_DOING, OK, STATUSES, TRUNCATED, TURN_KEYS
 

@@ -13,12 +13,12 @@ from pipeline.settings.schema import Settings
 from pipeline.settings.training import LOSS_TERMS, AdvantageSection, PpoSection
 from rewards.base import Credit
 from rewards.credit.silent import LeaveOutSilent
-from stages.advantages.gae import Gae
-from stages.advantages.importance import Importance
-from stages.advantages.spec import Need, RewardKl, TokenSpec
-from stages.checkpoints import describe_checkpoint, resolve_checkpoint
-from stages.engines.server import DEMONSTRATIONS
-from stages.training.objective import CriticSpec, LossSpec, ReferenceSpec, RoleLoss, ScheduleSpec
+from stages.engines.start import DEMONSTRATIONS
+from stages.token_advantages.gae import Gae
+from stages.token_advantages.importance import Importance
+from stages.token_advantages.spec import Need, RewardKl, TokenSpec
+from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, RoleLoss, ScheduleSpec
+from stages.weights.checkpoints import describe_checkpoint, resolve_checkpoint
 from workflows.errors import UsageError, did_you_mean
 
 

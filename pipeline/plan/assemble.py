@@ -22,15 +22,15 @@ from rewards.base import Credit
 from rewards.loading import load_credit, load_reward, reward_takes
 from rewards.scoring import WeightedReward, WeightedRewards
 from stages.base import Stage, check_chain
-from stages.checkpoints import CheckpointInfo
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
 from stages.partition import PartitionSpec, PartitionStage
-from stages.player import PlayerSpec
+from stages.players.actor import PlayerSpec
 from stages.reward import RewardStage
 from stages.rollout import RolloutStage
 from stages.sample import SampleStage
 from stages.training.spec import TrainerSpec
+from stages.weights.checkpoints import CheckpointInfo
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
 from workflows.errors import UsageError, did_you_mean
 from workflows.loading import load_workflow, workflow_takes

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pipeline.settings.schema import AdapterSection, ModelSection
-from stages.engines.server import REMOTE
+from stages.engines.start import REMOTE
 from workflows.errors import UsageError, did_you_mean
 
 OF_THE_BASE: Final = (

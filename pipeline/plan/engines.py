@@ -8,11 +8,11 @@ from typing import Any
 
 from pipeline.plan.trainers import adapter_of
 from pipeline.settings.schema import Settings
-from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from stages.engines.base import EngineSpec
-from stages.engines.openai import tokenizer_folder
-from stages.engines.server import REMOTE, check_spec, resolve_kind
-from stages.player import PlayerSpec
+from stages.engines.openai.engine import tokenizer_folder
+from stages.engines.start import REMOTE, check_spec, resolve_kind
+from stages.players.actor import PlayerSpec
+from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from workflows.errors import UsageError
 from workflows.models import Model, ModelMap
 from workflows.play import PlayLimits

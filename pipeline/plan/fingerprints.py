@@ -15,11 +15,11 @@ import fsspec
 
 from pipeline.plan.algorithm import Algorithm
 from pipeline.settings.schema import ModelSection, RewardSection, Settings
-from stages.advantages.spec import TokenSpec
 from stages.base import Stage
-from stages.engines.openai_endpoint import PACE
-from stages.engines.server import DEMONSTRATIONS, REMOTE
+from stages.engines.openai.endpoint import PACE
+from stages.engines.start import DEMONSTRATIONS, REMOTE
 from stages.partition import PartitionStage
+from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
 
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}

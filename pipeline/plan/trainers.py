@@ -9,15 +9,15 @@ from pipeline.plan.algorithm import Algorithm, algorithms
 from pipeline.settings.schema import Settings
 from pipeline.settings.training import OPTIMIZER_KEYS
 from rewards.base import Credit
-from stages.adapters import AdapterSpec, adapter_parameters
 from stages.advantage import AdvantageStage
 from stages.base import Stage
-from stages.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from stages.engines.base import EngineSpec
-from stages.precision import trainer_precision
 from stages.score import ScoreStage
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
+from stages.weights.adapters import AdapterSpec, adapter_parameters
+from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
+from stages.weights.precision import trainer_precision
 from workflows.models import Model, ModelMap
 from workflows.script import AnyWorkflow
 

@@ -23,7 +23,7 @@ from pipeline.store import run as store
 from pipeline.store.folder import Folder
 from stages.base import Progress, map_parts
 from stages.reward import RewardStage, score_together
-from stages.tables import TableRef, parquet_bytes, write_bytes
+from stages.tables.parquet import TableRef, parquet_bytes, write_bytes
 from workflows.trajectory import TURN_KEYS
 
 _CREDIT: Final = (*TURN_KEYS, "return", "advantage", "excluded")

@@ -18,7 +18,7 @@ from pipeline.run.fleet import Fleet
 from pipeline.store.run import IterationStore, Run, tables_at
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
 
 

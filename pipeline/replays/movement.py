@@ -15,7 +15,7 @@ import polars as pl
 from pipeline.replays.source import Stored
 from pipeline.run.execution import Finished
 from stages.base import Progress, map_parts
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.trajectory import TURN_KEYS
 
 _CREDIT: Final = (*TURN_KEYS, "return", "advantage", "excluded")

@@ -22,13 +22,13 @@ from pipeline.store.folder import Folder
 from pipeline.store.run import IterationStore, input_hashes, plain
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
-from stages.advantages.spec import TokenSpec
 from stages.base import Stage, carried_of
 from stages.credit import CreditStage
 from stages.evaluate import EvaluateStage
 from stages.reward import RewardStage
 from stages.stored_scores import StoredScoresStage
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
+from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError, did_you_mean
 from workflows.loading import load_workflow
 from workflows.models import ModelMap

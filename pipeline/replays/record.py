@@ -19,7 +19,7 @@ from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
 from pipeline.views.files import all_updates, csv_of
 from pipeline.views.render import brief
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 
 
 def record_replay(result: Replayed) -> str | None:

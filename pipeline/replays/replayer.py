@@ -24,7 +24,7 @@ from pipeline.run.execution import Finished, run_stages
 from pipeline.store import run as store
 from pipeline.store.updates import moved
 from stages.base import Progress, carried_of
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import schema_of
 

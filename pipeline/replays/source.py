@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pipeline.metrics.iteration import slug
 from pipeline.run.evaluation import place_of
 from pipeline.store.run import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.versions import stored_columns
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.store.episodes import spread, values_of
 from pipeline.store.shelf import Place
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 
 
 @dataclass(frozen=True, slots=True)

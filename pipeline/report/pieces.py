@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from pipeline.store.run import Run
 from pipeline.store.shelf import Place
-from stages.checkpoints import default_cache_dir
-from stages.engines.rendering import ChatRenderer
-from stages.shipped_models import SHIPPED
+from stages.weights.chat import ChatRenderer
+from stages.weights.checkpoints import default_cache_dir
+from stages.weights.shipped import SHIPPED
 from workflows.columns import context_hash
 from workflows.errors import UsageError
 from workflows.testing import ScriptedModel

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pipeline.report.choose import Chosen
 from pipeline.report.pieces import Pieces
 from pipeline.store.shelf import Place
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.trajectory import TURNS
 
 TOKENS_IN_A_CHUNK: Final = 100_000  # the page unpacks one chunk when the first of its turns is looked at

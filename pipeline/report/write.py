@@ -15,7 +15,7 @@ from pipeline.report.pieces import pieces_by_model
 from pipeline.report.rows import Content, content_of
 from pipeline.report.source import source_of
 from pipeline.store.run import Run
-from stages.tables import write_bytes
+from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
 
 EPISODES: Final = 2000  # that a page has unless told otherwise: some 10,000 turns

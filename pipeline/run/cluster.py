@@ -94,7 +94,7 @@ def check_workers_read(url: str, seconds: float = 60.0) -> None:
 
 def _problem_reading(url: str) -> str | None:
     """Why this process can't read a file; None if it can."""
-    from stages.filesystem import filesystem
+    from stages.tables.filesystem import filesystem
 
     try:
         fs, path = filesystem(url)

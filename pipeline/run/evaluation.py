@@ -19,7 +19,7 @@ from pipeline.store.run import IterationStore, Run
 from rewards.scoring import WeightedRewards
 from stages.base import Stage
 from stages.evaluate import EvaluateStage, Score, summarise
-from stages.player import PlayerSpec
+from stages.players.actor import PlayerSpec
 from stages.rollout import RolloutStage
 from stages.sample import SampleStage
 from workflows.data.tasks import LoadedTasks, choose

@@ -14,7 +14,7 @@ from pipeline.metrics.alarms import Alarm
 from pipeline.store import run as store
 from pipeline.store.run import IterationStore, Manifest
 from stages.base import Account, Context, Progress, Stage
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
 
 Fingerprints = Mapping[str, Mapping[str, Any]]

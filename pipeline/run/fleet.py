@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from stages.base import Progress, Quiet
 from stages.engines.base import EngineSpec, Weights
-from stages.player import PlayerSpec, start_player
+from stages.players.actor import PlayerSpec, start_player
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed
@@ -134,8 +134,8 @@ class Fleet:
         self._engines.clear()
 
     def _start_engines(self) -> None:
-        from stages.engines.openai import OpenAIEngine
-        from stages.engines.server import REMOTE, connect, start_engine, wait_ready
+        from stages.engines.openai.engine import OpenAIEngine
+        from stages.engines.start import REMOTE, connect, start_engine, wait_ready
 
         here = [base_id for base_id, spec in self.engine_specs.items() if spec.kind != REMOTE]
         missing = [base_id for base_id in here if base_id not in self._engines]

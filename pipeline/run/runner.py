@@ -22,7 +22,7 @@ from pipeline.store.updates import are_silent, newest_version, prune_checkpoints
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
 from stages.base import Progress
-from stages.tables import write_bytes
+from stages.tables.parquet import write_bytes
 from workflows.errors import RunFailed, UsageError
 
 

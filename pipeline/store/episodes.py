@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.trajectory import TURNS
 
 Row = Mapping[str, Any]

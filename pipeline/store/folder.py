@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.filesystem import filesystem, is_local, is_object_store, make_parent, protocols, reached
-from stages.tables import write_bytes
+from stages.tables.filesystem import filesystem, is_local, is_object_store, make_parent, protocols, reached
+from stages.tables.parquet import write_bytes
 from workflows.errors import CadreError, UsageError
 
 

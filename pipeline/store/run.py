@@ -22,8 +22,8 @@ from typing import Any
 
 from pipeline.store.folder import Folder
 from stages.base import Account, Stage, StageResult, carried_of
-from stages.filesystem import filesystem
-from stages.tables import Part, TableRef, TableSink
+from stages.tables.filesystem import filesystem
+from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
 from workflows.trajectory import SCHEMA_VERSION, schema_of
 from workflows.versions import check_version

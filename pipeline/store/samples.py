@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from pipeline.store.episodes import Played, load_episodes, values_of
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.trajectory import OK, seed_for
 
 KINDS: Final = ("best", "worst", "failed", "random")

@@ -11,7 +11,7 @@ from pipeline.metrics.iteration import slug
 from pipeline.run.evaluation import place_of
 from pipeline.store.run import IterationStore, Manifest, Run, tables_at
 from pipeline.views.render import brief
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
 Kind = Literal["iteration", "evaluation"]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from pipeline.store.run import IterationStore, Manifest, Run
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from stages.update import UPDATE_ARGUMENTS
 
 

@@ -17,7 +17,7 @@ from pipeline.store.samples import Chosen
 from pipeline.views.render import accounts_table, as_text
 from pipeline.views.transcript import transcript
 from stages.base import Account
-from stages.tables import TableRef, parquet_bytes
+from stages.tables.parquet import TableRef, parquet_bytes
 from workflows.trajectory import UPDATES
 
 

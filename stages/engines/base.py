@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stages.adapters import AdapterSpec, adapter_parameters
+from stages.weights.adapters import AdapterSpec, adapter_parameters
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError
 

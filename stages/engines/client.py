@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stages.engines.rendering import Renderer
+from stages.weights.chat import Renderer
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import CadreError, InfraError
 
@@ -19,7 +19,7 @@ class EngineClient:
     """One model behind an engine actor; implements `workflows.engine.Engine`.
 
     Args:
-        handle: the Ray actor that `stages.engines.server.start_engine` returned.
+        handle: the Ray actor that `stages.engines.start.start_engine` returned.
         description: what the actor's `describe()` said.
         renderer: how chats become ids for this model, and ids text.
     """

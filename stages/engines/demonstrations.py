@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import fsspec
 
 from stages.engines.base import EngineSpec, check_request, logprobs_mode_of
-from stages.engines.rendering import ChatRenderer
 from stages.engines.weightless import Weightless
+from stages.weights.chat import ChatRenderer
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 

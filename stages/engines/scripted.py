@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stages.engines.base import EngineSpec
-from stages.engines.rendering import Renderer
 from stages.engines.weightless import Weightless
+from stages.weights.chat import Renderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError, did_you_mean
 from workflows.loading import load_object

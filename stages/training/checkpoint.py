@@ -22,11 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.adapters import AdapterSpec
 from stages.engines.base import Weights
-from stages.filesystem import filesystem, is_local, make_parent
-from stages.tables import write_bytes
+from stages.tables.filesystem import filesystem, is_local, make_parent
+from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec, UpdateReport
+from stages.weights.adapters import AdapterSpec
 from workflows.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write(unit: Unit, uri: str, trainer_state: bool) -> dict[str, Any]:
         files = [{**_describe(folder / name), "name": name, "rank": unit.rank} for name in names]
         receipt: dict[str, Any] = {"files": files, "version": unit.version}
         if unit.rank == 0:
-            from stages.checkpoints import weights_hash
+            from stages.weights.checkpoints import weights_hash
 
             receipt["hash"] = weights_hash(str(folder / "weights"))
             receipt["last_report"] = asdict(unit.last_report) if unit.last_report else None
@@ -185,7 +185,7 @@ def _write_weights(unit: Unit, folder: Path) -> None:
     """
     import torch
 
-    from stages.training.adapted import AdaptedPolicy
+    from stages.training.network.adapted import AdaptedPolicy
 
     policy, base = unit.policy, unit.spec.checkpoint
     if isinstance(policy, AdaptedPolicy):

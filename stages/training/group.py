@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
-from stages.tables import Part, TableRef, TableSink
+from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import CadreError, RunFailed

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rewards.scoring import kind_of
-from stages.tables import TableRef
-from stages.training.losses import denominator
-from stages.training.objective import LossSpec
-from stages.training.packing import (
+from stages.tables.parquet import TableRef
+from stages.training.loss.loss import denominator
+from stages.training.loss.spec import LossSpec
+from stages.training.network.packing import (
     ADVANTAGE_COLUMNS,
     COLUMNS,
     SCORE_COLUMNS,

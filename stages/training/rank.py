@@ -8,7 +8,7 @@ from stages.training.spec import TrainerSpec
 from stages.training.worker import TrainWorker
 
 if TYPE_CHECKING:
-    from stages.training.adapted import Base
+    from stages.training.network.adapted import Base
 
 
 class Rank:

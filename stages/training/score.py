@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from stages.tables import Part, TableRef, TableSink
-from stages.training.packing import COLUMNS, MicroBatch, problem_with, split
+from stages.tables.parquet import Part, TableRef, TableSink
+from stages.training.network.packing import COLUMNS, MicroBatch, problem_with, split
 from stages.training.unit import Unit
 from workflows.errors import RunFailed
 from workflows.trajectory import SCORES, TURN_KEYS, rows_to_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stages.adapters import AdapterSpec, adapter_parameters
-from stages.training.objective import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
+from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
+from stages.weights.adapters import AdapterSpec, adapter_parameters
 from workflows.errors import UsageError
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.tables import TableRef
-from stages.training.losses import (
+from stages.tables.parquet import TableRef
+from stages.training.loss.loss import (
     TokenBatch,
     TokenSums,
     ValueSums,
@@ -24,7 +24,7 @@ from stages.training.losses import (
     token_weights,
     value_loss,
 )
-from stages.training.packing import MicroBatch
+from stages.training.network.packing import MicroBatch
 from stages.training.plan import MiniBatch, plan_update
 from stages.training.report import report_of
 from stages.training.spec import UpdateReport

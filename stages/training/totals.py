@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.training.losses import TokenSums, ValueSums, explained_variance
-from stages.training.losses_kl import SamplerGap
+from stages.training.loss.kl import SamplerGap
+from stages.training.loss.loss import TokenSums, ValueSums, explained_variance
 
 # A measured thing, and the sum that it is divided by.
 _MEANS: Final = {

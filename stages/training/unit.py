@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.training.adapted import AdaptedPolicy, Base, adapted_policy
-from stages.training.critic import Critic, load_critic
-from stages.training.network import Network
-from stages.training.packing import MicroBatch
-from stages.training.policy import Outputs, Policy, load_network
+from stages.training.network.adapted import AdaptedPolicy, Base, adapted_policy
+from stages.training.network.critic import Critic, load_critic
+from stages.training.network.deepspeed import Network
+from stages.training.network.packing import MicroBatch
+from stages.training.network.policy import Outputs, Policy, load_network
 from stages.training.spec import TrainerSpec, UpdateReport
 from workflows.errors import RunFailed
 

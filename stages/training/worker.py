@@ -11,12 +11,12 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stages.openmp import openmp_environment
-from stages.tables import Part, TableRef, TableSink
+from stages.process.openmp import openmp_environment
+from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.spec import TrainerSpec, UpdateReport
 
 if TYPE_CHECKING:
-    from stages.training.adapted import Base
+    from stages.training.network.adapted import Base
     from stages.training.unit import Unit
 
 
@@ -57,7 +57,7 @@ class TrainWorker:
         """
         import torch
 
-        from stages.imports import import_trainer_libraries
+        from stages.process.imports import import_trainer_libraries
 
         import_trainer_libraries()
         from stages.training import checkpoint
@@ -139,7 +139,7 @@ class TrainWorker:
 
     def peak_memory(self) -> int:
         """The most bytes that this process has had resident."""
-        from stages.memory import peak_resident_bytes
+        from stages.process.memory import peak_resident_bytes
 
         return peak_resident_bytes()
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stages.checkpoints import resolve_checkpoint
-from stages.engines.rendering import ChatRenderer
+from stages.weights.chat import ChatRenderer
+from stages.weights.checkpoints import resolve_checkpoint
 from workflows.data import shipped_file
 from workflows.engine import Message
 from workflows.loading import load_workflow

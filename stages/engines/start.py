@@ -1,0 +1,280 @@
+"""Starting engines: one Ray actor around an engine server of any kind."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+from stages.engines.base import EngineServer, EngineSpec, Weights
+from stages.engines.client import EngineClient, from_ray
+from stages.engines.openai.engine import endpoint_of
+from stages.process.memory import peak_resident_bytes
+from stages.process.openmp import openmp_environment
+from stages.weights.chat import ChatRenderer, Renderer
+from stages.weights.checkpoints import describe_checkpoint
+from workflows.engine import Completion, Sampling
+from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
+from workflows.loading import load_object
+
+DEMONSTRATIONS: Final = "demonstrations"  # what is said is read from a file
+_KINDS = {
+    "vllm": "stages.engines.vllm.server:VllmServer",
+    "torch": "stages.engines.torch.server:TorchServer",
+    "scripted": "stages.engines.scripted:ScriptedServer",
+    DEMONSTRATIONS: "stages.engines.demonstrations:DemonstrationServer",
+}
+REMOTE: Final = "openai"  # an API: no engine is started for it, and no weights are here
+
+
+def resolve_kind(kind: str) -> str:
+    """`auto` as `vllm` where it is installed, else `torch`; a known kind or an import path as itself.
+
+    Raises:
+        UsageError: no such kind, or `vllm` is asked and not installed.
+    """
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    if kind == "auto":
+        return "vllm" if has_vllm else "torch"
+    if kind == "vllm" and not has_vllm:
+        raise UsageError(
+            "engine 'vllm' is asked, but the package vllm is not installed; install it (README, "
+            'installation) or set engine = "torch"'
+        )
+    known = ["auto", *_KINDS, REMOTE]
+    if kind not in known and ":" not in kind:
+        raise UsageError(
+            f"there is no engine {kind!r}{did_you_mean(kind, known)}; known: {', '.join(known)}, or an "
+            "import path 'package.module:Class'"
+        )
+    return kind
+
+
+def server_class(kind: str) -> Any:
+    """The server class of an engine kind; importing its module loads no torch."""
+    kind = resolve_kind(kind)
+    return load_object(_KINDS.get(kind, kind))
+
+
+def check_spec(spec: EngineSpec) -> None:
+    """Refuse an engine that can't start, before anything is started. Reads headers only.
+
+    Raises:
+        UsageError: no such kind, no usable checkpoint, or lengths and sizes that do not fit.
+    """
+    kind = resolve_kind(spec.kind)
+    if kind == REMOTE:
+        endpoint_of(spec)
+        return
+    if kind not in ("vllm", "torch"):
+        check = getattr(server_class(kind), "check", None)
+        if check:
+            check(spec)
+        return
+    if kind == "torch" and spec.options:
+        raise UsageError(
+            f"engine of {spec.base_id!r}: the torch engine has no options, got {', '.join(spec.options)}; "
+            "remove engine_options"
+        )
+    info = describe_checkpoint(spec.checkpoint)
+    if info.max_positions and spec.max_model_len > info.max_positions:
+        raise UsageError(
+            f"engine of {spec.base_id!r}: max_model_len = {spec.max_model_len}, but the model in "
+            f"{spec.checkpoint} knows {info.max_positions} positions; lower max_model_len"
+        )
+    if kind == "vllm" and not spec.num_gpus and info.head_size < 32:
+        raise UsageError(
+            f"engine of {spec.base_id!r}: vLLM on CPU needs attention heads of size 32 or more, the model in "
+            f'{spec.checkpoint} has {info.head_size}; use engine "torch"'
+        )
+    if kind == "vllm":
+        _check_vllm_adapters(spec)
+
+
+def _check_vllm_adapters(spec: EngineSpec) -> None:
+    from stages.engines.vllm.server import LORA_RANKS
+
+    for model_id, adapter in spec.adapters.items():
+        if adapter.train_embeddings:
+            raise UsageError(
+                f"models.{model_id}.adapter.train_embeddings: vLLM has no adapters with embeddings of their "
+                f'own; set it to false, or use engine = "torch" in [models.{spec.base_id}]'
+            )
+        if adapter.rank > LORA_RANKS[-1]:
+            raise UsageError(
+                f"models.{model_id}.adapter.rank = {adapter.rank}, but vLLM takes {LORA_RANKS[-1]} at most"
+            )
+
+
+def renderer_of(spec: EngineSpec) -> Renderer:
+    """How chats are rendered: by the engine class's own `renderer(spec)`, or the checkpoint's tokenizer."""
+    make = getattr(server_class(spec.kind), "renderer", None)
+    return make(spec) if make else ChatRenderer(spec.checkpoint, spec.template_options)
+
+
+def memory_estimate(spec: EngineSpec) -> float:
+    """GiB of this machine's memory that an engine needs at its peak; device memory is not in it."""
+    if spec.kind == REMOTE:
+        return 0.0
+    estimate = getattr(server_class(spec.kind), "memory_estimate", None)
+    return float(estimate(spec)) if estimate else 0.0
+
+
+class EngineActor:
+    """The inside of the Ray actor. An error while starting is kept and told to whoever waits for `ready`."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self._server: EngineServer | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def ready(self) -> dict[str, Any]:
+        """Start the engine, once, and describe it.
+
+        Raises:
+            UsageError: the spec can't work.
+            RunFailed: the engine failed to start, with its own last lines.
+        """
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await self._starting
+        return {**self._ready_server().describe(), "process": os.getpid()}
+
+    async def _start(self) -> None:
+        spec = self.spec
+        threads = spec.num_threads or len(os.sched_getaffinity(0))
+        openmp_environment(threads)  # before torch is imported here
+        os.environ.update(
+            VLLM_NO_USAGE_STATS="1",
+            VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+            TOKENIZERS_PARALLELISM="false",
+            HF_HUB_DISABLE_PROGRESS_BARS="1",
+        )
+        if os.path.isdir(spec.checkpoint):
+            os.environ["HF_HUB_OFFLINE"] = "1"  # all there is to load lies in the folder
+        try:
+            self._server = server_class(spec.kind)(spec)
+        except CadreError:
+            raise
+        except Exception as error:
+            raise RunFailed(
+                f"the {spec.kind} engine of {spec.base_id!r} ({spec.checkpoint}) does not start: "
+                f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
+            ) from None
+
+    def _ready_server(self) -> EngineServer:
+        if self._server is None:
+            raise RunFailed(f"the engine of {self.spec.base_id!r} is asked before it is ready")
+        return self._server
+
+    async def generate(self, model_id: str, prompt_token_ids: list[int], sampling: Sampling) -> Completion:
+        return await self._ready_server().generate(model_id, prompt_token_ids, sampling)
+
+    async def reload(self, weights: Weights) -> None:
+        await self._ready_server().reload(weights)
+
+    async def sleep(self) -> None:
+        await self._ready_server().sleep()
+
+    async def wake(self) -> None:
+        await self._ready_server().wake()
+
+    async def stats(self) -> dict[str, float]:
+        return await self._ready_server().stats()
+
+    async def peak_memory(self) -> int:
+        """The most bytes of main memory that this engine's processes have had resident."""
+        return peak_resident_bytes()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+
+def start_engine(
+    spec: EngineSpec, name: str | None = None, *, wait: bool = True, timeout_seconds: float = 600
+) -> Any:
+    """Start an engine in a Ray actor of its own and return the handle.
+
+    With `wait=False` it comes up in the background; `wait_ready` then waits for several at once.
+
+    Raises:
+        UsageError, RunFailed: as `wait_ready`.
+    """
+    import ray
+
+    check_spec(spec)  # said here at once, not by a worker
+    actor = ray.remote(EngineActor).options(
+        name=name,
+        num_cpus=0,
+        num_gpus=spec.num_gpus,
+        # Waiting calls cost nothing, and calls beyond this number would wait outside the batch.
+        max_concurrency=10_000,
+        max_restarts=0,
+        max_task_retries=0,
+    )
+    handle = actor.remote(spec)
+    handle.ready.remote()
+    if wait:
+        wait_ready([handle], timeout_seconds)
+    return handle
+
+
+def wait_ready(handles: Sequence[Any], timeout_seconds: float = 600) -> list[dict[str, Any]]:
+    """Wait until all engines are up; their descriptions, in order. When one fails, all are ended.
+
+    Raises:
+        UsageError: an engine's spec can't work.
+        RunFailed: an engine failed to start or was not up in time.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        return list(ray.get([handle.ready.remote() for handle in handles], timeout=timeout_seconds))
+    except GetTimeoutError:
+        failure: CadreError = RunFailed(f"an engine was not up after {timeout_seconds:.0f} s")
+    except RayError as error:
+        failure = from_ray(error, "an engine that was starting")
+        if not isinstance(failure, UsageError | RunFailed):
+            failure = RunFailed(str(failure))
+    for handle in handles:
+        ray.kill(handle)
+    raise failure
+
+
+def stop_engine(handle: Any, timeout_seconds: float = 30) -> None:
+    """End an engine: asked first, so that its own child processes end too, then by force."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        ray.get(handle.close.remote(), timeout=timeout_seconds)
+    except (RayError, GetTimeoutError):
+        pass  # dead or stuck: ended by force below
+    finally:
+        ray.kill(handle)
+
+
+def connect(
+    handle: Any,
+    spec: EngineSpec,
+    *,
+    model_id: str,
+    description: dict[str, Any] | None = None,
+    trainable: bool = True,
+) -> EngineClient:
+    """A client for one model of a running engine; `description` is what `wait_ready` returned for it."""
+    if description is None:
+        (description,) = wait_ready([handle])
+    return EngineClient(
+        handle,
+        model_id=model_id,
+        base_id=spec.base_id,
+        description=description,
+        renderer=renderer_of(spec),
+        trainable=trainable,
+    )

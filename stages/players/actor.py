@@ -1,0 +1,229 @@
+"""The player actor: a workflow with its tools, kept warm, that plays many episodes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stages.engines.client import from_ray
+from stages.tables.parquet import TableRef, TableSink, write_bytes
+from workflows.engine import AnyEngine
+from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
+from workflows.loading import load_workflow
+from workflows.models import ModelMap
+from workflows.play import Played, Player, PlayLimits
+from workflows.roles import RoleSettings
+from workflows.trajectory import EPISODES, TURNS, rows_to_table
+
+STALL_SECONDS: Final = 300.0
+_CAUSE_CHARACTERS: Final = 400
+_NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerSpec:
+    """What a player actor needs to build its workflow: no live objects, so that it pickles."""
+
+    use: str
+    options: Mapping[str, Any]
+    models: ModelMap
+    roles: Mapping[str, RoleSettings]
+    limits: PlayLimits
+    run_seed: int
+    max_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One part of an iteration's tasks to be played, and where its tables go."""
+
+    index: int
+    iteration: int
+    group_size: int
+    tasks: TableRef
+    sinks: Mapping[str, TableSink]
+    receipts: str  # folder of the receipts; a shard is finished when its receipt is there
+
+    @property
+    def receipt_uri(self) -> str:
+        return receipt_uri(self.receipts, self.index)
+
+
+def receipt_uri(folder: str, index: int) -> str:
+    return f"{folder}/{index:05d}.json"
+
+
+class PlayerActor:
+    """Runs in an async Ray actor (`start_player`), and in tests as it is."""
+
+    def __init__(self, spec: PlayerSpec, engines: Mapping[str, AnyEngine]) -> None:
+        self.spec = spec
+        self.engines = dict(engines)
+        self.progress_counts: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Build the workflow, let its tools load what they need, and see that each API answers.
+
+        Raises:
+            workflows.errors.CadreError: the workflow, a role's prompt or a tool can't work here.
+        """
+        spec = self.spec
+        workflow = load_workflow(spec.use, spec.options)
+        self.player = Player(workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed)
+        await self.player.start()
+        for engine in self.engines.values():
+            if reach := getattr(engine, "reach", None):
+                await reach()
+        self.slots = asyncio.Semaphore(self.spec.max_in_flight)
+
+    async def set_versions(self, versions: Mapping[str, int]) -> None:
+        """Which weights a request sent from now on is asked of, by model id."""
+        for model_id, version in versions.items():
+            self.engines[model_id].policy_version = version
+
+    async def progress(self) -> dict[str, int]:
+        """Episodes, turns and response tokens since the actor started."""
+        return dict(self.progress_counts)
+
+    async def play_shard(self, shard: Shard) -> dict[str, Any]:
+        """Play every episode of the shard, write its two tables, then its receipt, and return it.
+
+        Raises:
+            workflows.errors.SchemaError: two tasks of one id, whose episodes would have one key.
+        """
+        rows = shard.tasks.read_part(shard.index, ["task_id", "split", "inputs"]).to_pylist()
+        tasks = [{**row, "inputs": json.loads(row["inputs"])} for row in rows]
+        _refuse_twins(task["task_id"] for task in tasks)
+        try:
+            async with asyncio.TaskGroup() as playing:  # one that can't be played ends the others too
+                plays = [
+                    playing.create_task(self._play(task, shard.iteration, sample))
+                    for task in tasks
+                    for sample in range(shard.group_size)
+                ]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return await asyncio.to_thread(self._write, shard, [play.result() for play in plays])
+
+    async def _play(self, task: Mapping[str, Any], iteration: int, sample: int) -> Played:
+        async with self.slots:
+            played = await self.player.play(task, iteration=iteration, sample=sample)
+        self.progress_counts["episodes"] += 1
+        self.progress_counts["turns"] += len(played.turns)
+        self.progress_counts["tokens"] += played.episode["num_response_tokens"]
+        return played
+
+    def _write(self, shard: Shard, played: list[Played]) -> dict[str, Any]:
+        turns = rows_to_table([row for p in played for row in p.turns], TURNS)
+        episodes = rows_to_table([p.episode for p in played], EPISODES)
+        receipt = {
+            "index": shard.index,
+            "parts": {
+                "turns": shard.sinks["turns"].write_part(shard.index, _sorted(turns)).as_dict(),
+                "episodes": shard.sinks["episodes"].write_part(shard.index, _sorted(episodes)).as_dict(),
+            },
+            "episodes_asked": shard.tasks.parts[shard.index].rows * shard.group_size,
+            "failed": failures(p.episode for p in played),
+            "groups": whole_groups(p.episode for p in played),
+            "stray_tool_threads": self.player.stray_threads,
+            "response_tokens": sum(p.episode["num_response_tokens"] for p in played),
+            "prompt_tokens": sum(p.episode["num_prompt_tokens"] for p in played),
+        }
+        write_bytes(shard.receipt_uri, json.dumps(receipt, indent=1, sort_keys=True).encode())
+        return receipt
+
+
+def failures(episodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Why episodes failed, by kind of cause: how many, and the first of them as an example.
+
+    Causes that differ in numbers only (a turn, a token count, an address) are of one kind.
+    """
+    kinds: dict[str, dict[str, Any]] = {}
+    for episode in sorted(episodes, key=lambda e: str(e["episode_id"])):
+        if episode["status"] == "ok":
+            continue
+        cause = f"{episode['status']}, {episode['stop_reason']}: {str(episode['error'])[:_CAUSE_CHARACTERS]}"
+        first = {"count": 0, "cause": cause, "episode_id": episode["episode_id"]}
+        kinds.setdefault(_NUMBERS.sub("#", cause), first)["count"] += 1
+    return kinds
+
+
+def whole_groups(episodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many groups lost no episode, some, or all of them."""
+    lost: dict[str, list[bool]] = {}
+    for episode in episodes:
+        lost.setdefault(episode["group_id"], []).append(episode["status"] != "ok")
+    kinds = Counter("failed" if all(ends) else "partial" if any(ends) else "whole" for ends in lost.values())
+    return {kind: kinds[kind] for kind in ("whole", "partial", "failed")}
+
+
+def _refuse_twins(task_ids: Iterable[str]) -> None:
+    for task_id, count in Counter(task_ids).items():
+        if count > 1:
+            raise SchemaError(f"task {task_id!r} stands {count} times in a shard; its episodes would be one")
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    keys = [c for c in ("episode_id", "turn_index") if c in table.column_names]
+    return table.sort_by([(k, "ascending") for k in keys])
+
+
+def start_player(spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str | None = None) -> Any:
+    """A started player actor. It holds no CPU in Ray's books: engines do the work it waits for.
+
+    Raises:
+        workflows.errors.CadreError: the workflow or a tool could not be loaded there, or the actor died.
+    """
+    import ray
+
+    threads = {"env_vars": {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}}
+    actor: Any = ray.remote(PlayerActor)
+    handle = actor.options(
+        name=name, num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=1024, runtime_env=threads
+    ).remote(spec, dict(engines))
+    try:
+        ray.get(handle.start.remote())
+    except ray.exceptions.RayError as error:
+        ray.kill(handle)
+        raise _told(error, "the player") from None
+    return handle
+
+
+def play_shard(player: Any, shard: Shard, stall_seconds: float = STALL_SECONDS) -> dict[str, Any]:
+    """Let a player actor play a shard; its receipt.
+
+    Raises:
+        workflows.errors.CadreError: as `PlayerActor.play_shard`, or the player died, or it answered
+            nothing for `stall_seconds`: its time limits can't end a plain function that never returns.
+    """
+    import ray
+
+    work = player.play_shard.remote(shard)
+    try:
+        while not ray.wait([work], timeout=stall_seconds)[0]:
+            ray.get(player.progress.remote(), timeout=stall_seconds)
+        receipt: dict[str, Any] = ray.get(work)
+    except ray.exceptions.GetTimeoutError:
+        raise RunFailed(
+            f"the player of shard {shard.index} has not answered for {stall_seconds:g} s: a parser, a "
+            "condition or another plain function of the workflow does not return"
+        ) from None
+    except ray.exceptions.RayError as error:
+        failure = _told(error, f"the player of shard {shard.index}")
+        failure.add_note("finished shards are kept: run the same settings again to go on")
+        raise failure from None
+    return receipt
+
+
+def _told(error: Exception, who: str) -> CadreError:
+    """A failure in a player actor as one of our errors; a fault of its own code or its end fails the run."""
+    failure = from_ray(error, who)
+    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure

