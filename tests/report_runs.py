@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.store.run import IterationStore, Manifest, Run
 from stages.base import Account
 from stages.tables.parquet import TableSink
-from workflows.columns import context_hash
 from workflows.draw import drawing
-from workflows.qa import build
+from workflows.playing.columns import context_hash
+from workflows.teams.qa_decompose import build
 from workflows.testing import ScriptedModel
 from workflows.trajectory import named_values, rows_to_table, schema_of, to_json
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stages.tables.parquet import TableRef, TableSink
 from workflows.loading import load_workflow
-from workflows.record import Played
+from workflows.playing.record import Played
 from workflows.testing import play_once
 from workflows.trajectory import (
     CREDIT,

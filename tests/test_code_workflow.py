@@ -12,15 +12,15 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from workflows.code import build
-from workflows.code_text import cut_middle
 from workflows.echo import echo_form
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, ToolRefusal, UsageError
 from workflows.loading import load_workflow
 from workflows.models import Model, ModelMap
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
+from workflows.teams.code import build
+from workflows.teams.code_text import cut_middle
 from workflows.testing import ScriptedEngine, play_once
 from workflows.trajectory import MALFORMED, OK
 

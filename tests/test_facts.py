@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rewards.grading.qa import f1, usable
-from workflows.data import build_facts, shipped_file
-from workflows.data.facts_source import PACKAGES, installed_versions
+from workflows.data import shipped_file
+from workflows.data.makers import build_facts
+from workflows.data.makers.facts_source import PACKAGES, installed_versions
 from workflows.data.tasks import load_tasks
 
 
@@ -145,7 +146,7 @@ def test_the_rows_are_in_one_order():
 class TestTheScript:
     def test_builds_the_shipped_files_byte_for_byte(self):
         for path, content in build_facts.files().items():
-            assert path.read_bytes() == content, f"{path.name}: run python -m workflows.data.build_facts"
+            assert path.read_bytes() == content, f"{path.name}: rerun makers.build_facts"
 
     def test_check_tells_a_changed_file(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(build_facts, "FOLDER", tmp_path)
@@ -162,6 +163,6 @@ def test_the_script_refuses_other_arguments(capsys):
 
 
 def test_the_script_says_which_packages_it_needs(monkeypatch, capsys):
-    monkeypatch.setattr("workflows.data.facts_source.PACKAGES", {"no-such-package": "1.0"})
+    monkeypatch.setattr("workflows.data.makers.facts_source.PACKAGES", {"no-such-package": "1.0"})
     assert build_facts.main(["--check"]) == 2
     assert "pip install --no-deps no-such-package==1.0" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_another_source_of_a_plug_in_is_another_result(
 
 PLUG_INS = """
 import polars as pl
-from workflows.qa import build as shipped_team
+from workflows.teams.qa_decompose import build as shipped_team
 from workflows.testing import echo_qa as shipped
 
 def build():

@@ -10,8 +10,8 @@ import pytest
 from rewards.judge import Judge
 from rewards.loading import load_reward
 from rewards.scoring import WeightedReward, WeightedRewards, score_turns
-from workflows.debate import build
 from workflows.errors import UsageError
+from workflows.teams.debate import build
 from workflows.testing import play_once
 from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
 

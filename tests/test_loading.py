@@ -15,7 +15,7 @@ from workflows.loading import load_object, load_plugin, load_workflow
 
 MODULE = """
 from workflows.errors import WorkflowError
-from workflows.single import build as single
+from workflows.teams.single import build as single
 
 class Thing:
     def __init__(self, size: int, colour: str = "red"):
@@ -67,7 +67,7 @@ def _forget_acme() -> None:
 
 def test_a_built_in_name_stands_for_an_import_path() -> None:
     assert load_workflow("single", {}).name == "single"
-    assert load_workflow("workflows.single:build", {}).name == "single"
+    assert load_workflow("workflows.teams.single:build", {}).name == "single"
     assert load_plugin("pair", {"a": 1}, {"pair": "builtins:dict"}, "thing") == {"a": 1}
 
 
@@ -122,7 +122,8 @@ def test_a_graph_that_is_declared_wrongly_keeps_its_own_message() -> None:
 
 def test_nothing_heavy_is_imported_with_the_workflow_core() -> None:
     code = (
-        "import sys, workflows.play, workflows.testing, workflows.qa, workflows.single, workflows.draw; "
+        "import sys, workflows.playing.play, workflows.testing, workflows.teams.qa_decompose; "
+        "import workflows.teams.single, workflows.draw; "
         "print(sorted({'ray', 'torch', 'vllm', 'transformers', 'deepspeed', 'mlflow'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[1]

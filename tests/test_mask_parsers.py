@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.errors import WorkflowError
-from workflows.mask_parsers import (
+from workflows.parsers import read_reply
+from workflows.teams.mask_parsers import (
     NO_EVIDENCE,
     UNKNOWN,
     AnswerParser,
@@ -22,7 +23,6 @@ from workflows.mask_parsers import (
     number_of,
     step_id,
 )
-from workflows.parsers import read_reply
 
 ASKED: dict[str, Any] = {"question": "Q?", "next_id": "t3"}
 PARSERS = (PlanParser(), SearchParser(), SummaryParser(), UpdateParser(), AnswerParser())

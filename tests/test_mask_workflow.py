@@ -15,10 +15,10 @@ from rewards.scoring import WeightedReward, WeightedRewards, score_turns
 from rewards.token_f1 import TokenF1
 from workflows.errors import InfraError, ToolRefusal
 from workflows.graph import Workflow
-from workflows.mask import build
-from workflows.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines
-from workflows.play import Played, PlayLimits
+from workflows.playing.play import Played, PlayLimits
 from workflows.roles import RoleSettings
+from workflows.teams.mask import build
+from workflows.teams.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines
 from workflows.testing import Reply, play_once
 from workflows.trajectory import EPISODES, INFRA_ERROR, MALFORMED, TASKS, TOOL_ERROR, TURNS, rows_to_table
 

@@ -13,7 +13,7 @@ from rewards.format import Format
 from rewards.loading import load_reward
 from rewards.math_correct import MathCorrect
 from workflows.errors import UsageError
-from workflows.math import build
+from workflows.teams.math import build
 from workflows.testing import play_once
 
 STEPS = ("solve", "verify", "refine", "finalise")

@@ -13,10 +13,10 @@ import pytest
 from workflows.echo import echo_form
 from workflows.errors import UsageError
 from workflows.loading import load_workflow
-from workflows.math import ERROR_TYPES, STATUSES, build
 from workflows.models import Model, ModelMap
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
+from workflows.teams.math import ERROR_TYPES, STATUSES, build
 from workflows.testing import ScriptedEngine, play_once
 from workflows.trajectory import MALFORMED, OK
 

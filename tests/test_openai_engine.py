@@ -30,7 +30,7 @@ from workflows.errors import RunFailed, UsageError
 from workflows.graph import LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import Tag
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.prompts import Trim
 from workflows.roles import Role, RoleSettings
 from workflows.testing import echo_qa

@@ -17,8 +17,8 @@ from rewards.format import Format
 from rewards.loading import load_reward
 from rewards.pass_rate_by_round import PassRateByRound
 from rewards.scoring import NO_VALUES, WeightedReward, WeightedRewards, kind_of, score_turns
-from workflows.code import build
 from workflows.errors import UsageError
+from workflows.teams.code import build
 from workflows.testing import play_once
 from workflows.tools.code.cases import CodeTests
 from workflows.tools.code.judge import Report

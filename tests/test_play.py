@@ -18,7 +18,7 @@ from workflows.errors import UsageError
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import Tag
-from workflows.play import STOP_REASONS, Played, Player, PlayLimits
+from workflows.playing.play import STOP_REASONS, Played, Player, PlayLimits
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
 from workflows.testing import ScriptedEngine, ScriptedModel, play_once, without_times

@@ -15,7 +15,7 @@ from workflows.errors import InfraError, UsageError
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import JsonKey, Parsed, Tag
-from workflows.play import Player, PlayLimits
+from workflows.playing.play import Player, PlayLimits
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
 from workflows.testing import ScriptedEngine, play_once, without_times
@@ -62,7 +62,7 @@ def test_a_fault_of_the_player_itself_costs_one_episode(monkeypatch: pytest.Monk
     async def broken(self: Any) -> str:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("workflows.play.GraphRun.run", broken)
+    monkeypatch.setattr("workflows.playing.play.GraphRun.run", broken)
     episode = play(workflow([say("a")])).episode
     assert (episode["status"], episode["stop_reason"]) == ("infra_error", "workflow_error")
     assert "playing workflow 'w': ZeroDivisionError" in episode["error"]

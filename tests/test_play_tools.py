@@ -15,8 +15,8 @@ from tests.small_plays import note, play, visits, workflow
 from workflows.errors import InfraError, RunFailed, ToolRefusal, UsageError
 from workflows.graph import Edge, Step, Tool, ToolStep, Workflow
 from workflows.models import ModelMap
-from workflows.play import Played, Player, PlayLimits
-from workflows.threads import ToolThreads
+from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.threads import ToolThreads
 from workflows.trajectory import TURNS, rows_to_table
 
 TASK = {"task_id": "t", "inputs": {"question": "?"}}

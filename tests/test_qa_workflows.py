@@ -15,10 +15,10 @@ from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, ToolRefusal, UsageError, WorkflowError
 from workflows.graph import Workflow
 from workflows.loading import load_workflow
-from workflows.play import Played, PlayLimits
+from workflows.playing.play import Played, PlayLimits
 from workflows.prompts import Trim
-from workflows.qa import build as qa
-from workflows.single import build as single
+from workflows.teams.qa_decompose import build as qa
+from workflows.teams.single import build as single
 from workflows.testing import ScriptedModel, play_once
 from workflows.trajectory import INFRA_ERROR, MALFORMED, OK, TOOL_ERROR
 

@@ -25,9 +25,10 @@ from pipeline.report.source import source_of
 from pipeline.report.write import write_report
 from pipeline.run.evaluation import place_of
 from tests.report_runs import MODEL, in_parts, new_run, spoken, store, team_episode
-from workflows import debate, qa
 from workflows.draw import drawing
 from workflows.errors import UsageError
+from workflows.teams import debate
+from workflows.teams import qa_decompose as qa
 from workflows.trajectory import to_json
 
 HOSTILE = [

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pipeline.cli.serve_retriever import RetrieverServer, serve
 from workflows.errors import InfraError, ToolRefusal, UsageError, WorkflowError
 from workflows.loading import load_workflow
-from workflows.play import Played, PlayLimits
+from workflows.playing.play import Played, PlayLimits
 from workflows.testing import play_once
 from workflows.tools.retriever import Bm25Retriever, make_retriever
 from workflows.tools.retriever_http import HttpRetriever

@@ -537,7 +537,7 @@ def test_settings_give_the_sandbox_to_who_takes_one(scripted: Callable[..., dict
         return parse_settings({**scripted(), "workflow": workflow, **more})
 
     rewards = [{"use": "rewards.pass_rate_by_round:PassRateByRound"}]
-    settings = of({"use": "workflows.code:build"}, rewards=rewards, sandbox={"isolation": "none"})
+    settings = of({"use": "workflows.teams.code:build"}, rewards=rewards, sandbox={"isolation": "none"})
     options = workflow_options(settings)
     assert options == {"sandbox": Sandbox("none")}
     workflow = load_workflow(settings.workflow.use, options)
@@ -546,6 +546,6 @@ def test_settings_give_the_sandbox_to_who_takes_one(scripted: Callable[..., dict
     (item,) = weighted_rewards(settings, workflow, settings.rewards).items
     reward: Any = item.reward
     assert reward.sandbox == Sandbox("none")
-    given = of({"use": "workflows.code:build", "options": {"sandbox": "bwrap"}})
+    given = of({"use": "workflows.teams.code:build", "options": {"sandbox": "bwrap"}})
     assert workflow_options(given)["sandbox"] == "bwrap"
     assert workflow_options(of({"use": "qa_decompose"})) == {}

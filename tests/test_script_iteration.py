@@ -22,7 +22,7 @@ from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import RunFailed
 from workflows.models import Model, ModelMap
-from workflows.play import PlayLimits
+from workflows.playing.play import PlayLimits
 from workflows.testing import ScriptedEngine
 from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
 
@@ -46,7 +46,7 @@ def test_check_shows_a_function_and_a_frozen_model(scripted: Callable[..., dict[
     assert set(plan.trainer_specs) == {"team"}
     assert len(plan.engine_specs) == 2
     lines = "\n".join(report_lines(report(plan)))
-    assert "workflows.debate:debate decides in Python" in lines
+    assert "workflows.teams.debate:debate decides in Python" in lines
     assert "engine scripted, frozen" in lines
     assert {s.name for s in plan.stages if "/" in s.name and "critic" in s.name} == set()
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from workflows.draw import mermaid, text_lines
 from workflows.engine import Message, Sampling
-from workflows.episode import TurnFailed
 from workflows.errors import InfraError, ToolRefusal, UsageError, WorkflowError
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
 from workflows.parsers import Tag
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.episode import TurnFailed
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import Role
 from workflows.script import ScriptWorkflow
 from workflows.state import Output
@@ -492,4 +492,4 @@ def test_tools_can_be_replaced_by_stand_ins() -> None:
 def test_the_built_in_debate_is_a_function_that_check_can_draw() -> None:
     workflow = load_workflow("debate", {})
     assert isinstance(workflow, ScriptWorkflow)
-    assert text_lines(workflow)[0].startswith("workflows.debate:")
+    assert text_lines(workflow)[0].startswith("workflows.teams.debate:")

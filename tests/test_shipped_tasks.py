@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from workflows.data import SHIPPED, build_arithmetic, build_functions, shipped_file
+from workflows.data import SHIPPED, shipped_file
+from workflows.data.makers import build_arithmetic, build_functions
 from workflows.data.tasks import load_tasks
 
 
@@ -89,7 +90,7 @@ def test_a_kind_with_the_same_numbers_is_in_one_split_only():
 
 
 def test_people_in_a_problem_are_different_people():
-    from workflows.data.arithmetic_wording import KINDS, NAMES
+    from workflows.data.makers.arithmetic_wording import KINDS, NAMES
 
     two = {kind.name for kind in KINDS if "{other}" in kind.text}
     for task in ARITHMETIC:
@@ -156,7 +157,7 @@ def test_problems_name_the_function_and_nothing_is_left_to_fill_in():
 
 
 def _family(task: dict) -> str:
-    from workflows.data.functions_wording import FAMILIES
+    from workflows.data.makers.functions_wording import FAMILIES
 
     name = task["inputs"]["fn_name"]
     for number, family in enumerate(FAMILIES):

@@ -13,7 +13,7 @@ from rewards.exact_match import ExactMatch
 from workflows.engine import Message, Sampling
 from workflows.errors import WorkflowError
 from workflows.roles import RoleSettings
-from workflows.signal import SYMBOLS, build, tasks
+from workflows.teams.signal import SYMBOLS, build, tasks
 from workflows.testing import play_once
 
 

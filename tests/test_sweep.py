@@ -32,7 +32,7 @@ from workflows.errors import RunFailed, UsageError
 
 SIGNAL: dict[str, Any] = {
     "run": {"name": "signal"},
-    "data": {"path": "2", "format": "workflows.signal:tasks", "tasks_per_iteration": 2},
+    "data": {"path": "2", "format": "workflows.teams.signal:tasks", "tasks_per_iteration": 2},
     "workflow": {"use": "signal"},
     "models": {
         "team": {

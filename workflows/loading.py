@@ -9,25 +9,42 @@ import importlib
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from workflows.attempts import describe
 from workflows.errors import UsageError, did_you_mean
 from workflows.graph import Workflow
+from workflows.playing.attempts import describe
 from workflows.script import AnyWorkflow, ScriptWorkflow
 
 BUILTIN_WORKFLOWS: Final = {
-    "single": "workflows.single:build",
-    "qa_decompose": "workflows.qa:build",
-    "signal": "workflows.signal:build",
-    "qa_rewrite": "workflows.qa_rewrite:build",
-    "qa_summarise": "workflows.qa_summarise:build",
-    "qa_select": "workflows.qa_select:build",
-    "mask": "workflows.mask:build",
-    "code": "workflows.code:build",
-    "math": "workflows.math:build",
-    "debate": "workflows.debate:build",
+    "single": "workflows.teams.single:build",
+    "qa_decompose": "workflows.teams.qa_decompose:build",
+    "signal": "workflows.teams.signal:build",
+    "qa_rewrite": "workflows.teams.qa_rewrite:build",
+    "qa_summarise": "workflows.teams.qa_summarise:build",
+    "qa_select": "workflows.teams.qa_select:build",
+    "mask": "workflows.teams.mask:build",
+    "code": "workflows.teams.code:build",
+    "math": "workflows.teams.math:build",
+    "debate": "workflows.teams.debate:build",
+}
+
+# Modules that settings of version 0.1 may name, and where they are now.
+MOVED: Final[Mapping[str, str]] = {
+    **{
+        f"workflows.{name}": f"workflows.teams.{name}"
+        for name in (
+            *("code", "debate", "mask", "math", "qa_rewrite", "qa_select", "qa_summarise"),
+            *("signal", "single"),
+        )
+    },
+    "workflows.qa": "workflows.teams.qa_decompose",
+    "rewards.scoring": "rewards.scoring.score",
+    "stages.engines.openai": "stages.engines.openai.engine",
+    "stages.engines.torch": "stages.engines.torch.server",
+    "stages.engines.vllm": "stages.engines.vllm.server",
 }
 
 
@@ -40,7 +57,7 @@ def load_object(path: str) -> Any:
     module_name, colon, name = path.partition(":")
     if not (colon and module_name and name) or not all(map(str.isidentifier, module_name.split("."))):
         raise UsageError(f"{path!r} is not an import path; write it as package.module:name")
-    module = _import(module_name, path)
+    module = _import(_where_now(module_name), path)
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -105,6 +122,15 @@ def workflow_takes(use: str, option: str) -> bool:
         return option in inspect.signature(load_object(BUILTIN_WORKFLOWS.get(use, use))).parameters
     except (UsageError, TypeError, ValueError):
         return False
+
+
+def _where_now(module_name: str) -> str:
+    """The module's place of today, with a note where settings name one of version 0.1."""
+    if (now := MOVED.get(module_name)) is None:
+        return module_name
+    note = f"the module {module_name} is now {now}; settings that name it still work until version 0.3"
+    warnings.warn(note, stacklevel=2)
+    return now
 
 
 def _import(module_name: str, path: str) -> Any:

@@ -33,10 +33,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from workflows.attempts import stop
-from workflows.episode import Episode, TurnFailed
 from workflows.errors import WorkflowError, did_you_mean
-from workflows.record import TurnLimit
+from workflows.playing.attempts import stop
+from workflows.playing.episode import Episode, TurnFailed
+from workflows.playing.record import TurnLimit
 from workflows.script import ScriptWorkflow
 from workflows.state import Output, TurnKey
 

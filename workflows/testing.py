@@ -24,7 +24,7 @@ from workflows.errors import InfraError, UsageError
 from workflows.graph import Tool
 from workflows.models import Model, ModelMap
 from workflows.parsers import first_json_object
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
 

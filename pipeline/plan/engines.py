@@ -15,7 +15,7 @@ from stages.players.actor import PlayerSpec
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
 from workflows.errors import UsageError
 from workflows.models import Model, ModelMap
-from workflows.play import PlayLimits
+from workflows.playing.play import PlayLimits
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
 

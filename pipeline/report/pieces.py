@@ -19,8 +19,8 @@ from pipeline.store.shelf import Place
 from stages.weights.chat import ChatRenderer
 from stages.weights.checkpoints import default_cache_dir
 from stages.weights.shipped import SHIPPED
-from workflows.columns import context_hash
 from workflows.errors import UsageError
+from workflows.playing.columns import context_hash
 from workflows.testing import ScriptedModel
 
 Pieces = Callable[[Sequence[int]], list[str]]

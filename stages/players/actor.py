@@ -19,7 +19,7 @@ from workflows.engine import AnyEngine
 from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
-from workflows.play import Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
 from workflows.trajectory import EPISODES, TURNS, rows_to_table
 

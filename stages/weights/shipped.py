@@ -65,7 +65,7 @@ TINY_TEMPLATE = (
 
 
 WORDS = (
-    *("see", "say", "hear", "name"),  # of the prompts of `workflows.signal`
+    *("see", "say", "hear", "name"),  # of the prompts of `workflows.teams.signal`
     *("red", "green", "blue", "yellow", "black", "white", "brown", "pink"),
     *("ba", "do", "ki", "lu", "me", "no", "pa", "ti"),  # mean nothing yet
 )

@@ -90,7 +90,9 @@ CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
     "humaneval": from_humaneval,
     "mbpp": from_mbpp,
 }
-NAMES: Final = (*CODE_FORMATS, *FORMATS)
+# Formats whose rows a program makes: [data] path says what of, and the import path what makes them.
+MADE_FORMATS: Final[Mapping[str, str]] = {"signal": "workflows.teams.signal:tasks"}
+NAMES: Final = (*CODE_FORMATS, *FORMATS, *MADE_FORMATS)
 EXPECTED: Final = (
     "cadre {inputs: {…}, gold: {…}}; qa, nq_open and hotpotqa {question, answer}; math and gsm8k "
     "{problem or question, answer or solution}; code {problem, tests}; humaneval and mbpp as published"

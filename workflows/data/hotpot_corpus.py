@@ -15,8 +15,8 @@ from typing import Any
 import fsspec
 
 from workflows.data.files import data_files
+from workflows.data.makers.shipping import jsonl
 from workflows.data.rows import read_rows
-from workflows.data.shipping import jsonl
 from workflows.errors import DataError, UsageError
 
 

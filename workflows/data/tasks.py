@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from workflows.data.collect import Collector
 from workflows.data.files import Paths, data_files, named_files, shown, split_name
-from workflows.data.formats import EXPECTED
+from workflows.data.formats import EXPECTED, MADE_FORMATS
 from workflows.data.rejects import Reject, as_text, check_share, count_by_cause
 from workflows.errors import DataError, did_you_mean
 from workflows.trajectory import TASKS, rows_to_table, seed_for, to_json
@@ -93,6 +93,7 @@ def load_tasks(
     """
     if columns and format != "auto":
         raise DataError(f'[data] has columns and format = "{format}"; drop one of them')
+    format = MADE_FORMATS.get(format, format)
     collector = Collector(format, columns, public_tests)
     for file in named_files(path) if ":" in format else data_files(path):
         collector.read(file)

@@ -26,9 +26,9 @@ from stages.engines.openai.protocol import (
 )
 from stages.weights.chat import ChatRenderer
 from stages.weights.checkpoints import resolve_checkpoint
-from workflows.attempts import CallFailed, attempt
 from workflows.engine import ChatReply, Message, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError
+from workflows.playing.attempts import CallFailed, attempt
 
 if TYPE_CHECKING:
     import httpx

@@ -24,7 +24,7 @@ import os
 import resource
 import sys
 
-from workflows.tools.code.box_test import run_test
+from workflows.tools.code.box_cases import run_test
 from workflows.tools.code.codec import NotPlain, decode, encode
 from workflows.tools.code.lines import Lines, ProgramGone, TooLong, message_of, write_all
 

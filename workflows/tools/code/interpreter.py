@@ -32,7 +32,7 @@ texts = eval(sys.stdin.read())
 sys.stdout.buffer.write(marshal.dumps([(name, compile(text, name, "exec")) for name, text in texts]))
 """
 # In this order, each may import those before it; all go by the names that they have here.
-_MODULES: Final = ("codec", "lines", "box_test", "box")
+_MODULES: Final = ("codec", "lines", "box_cases", "box")
 # for terminals, NIS and database files: programs do without, and their libraries are many
 _LEFT_OUT: Final = ("readline", "_curses", "nis", "_dbm", "_gdbm", "_tkinter", "_uuid")
 _LIBRARY: Final = re.compile(r"(/\S+) \(0x")

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from workflows.attempts import CallFailed
+from workflows.playing.attempts import CallFailed
 from workflows.trajectory import INFRA_ERROR
 
 MAX_THREADS: Final = 64

@@ -1,7 +1,7 @@
 """Builds the task set `arithmetic`: word problems of one, two and three steps with whole answers.
 
-    python -m workflows.data.build_arithmetic            write arithmetic_tasks.jsonl
-    python -m workflows.data.build_arithmetic --check    compare it with what would be written
+    python -m workflows.data.makers.build_arithmetic            write arithmetic_tasks.jsonl
+    python -m workflows.data.makers.build_arithmetic --check    compare it with what would be written
 
 What holds for the result (tests/test_shipped_tasks.py): the kinds of problems are the same in all splits,
 a kind with the same numbers is in one split only, whoever the people are, and the expression in `gold`
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from workflows.data import shipped_file
-from workflows.data.arithmetic_wording import KINDS, NAMES, THINGS, Kind
-from workflows.data.shipping import jsonl, write_or_check
+from workflows.data.makers.arithmetic_wording import KINDS, NAMES, THINGS, Kind
+from workflows.data.makers.shipping import jsonl, write_or_check
 from workflows.trajectory import seed_for
 
 SEED: Final = 1
@@ -96,7 +96,7 @@ def files() -> dict[Path, bytes]:
 
 
 def main(arguments: list[str]) -> int:
-    return write_or_check(files, arguments, "python -m workflows.data.build_arithmetic")
+    return write_or_check(files, arguments, "python -m workflows.data.makers.build_arithmetic")
 
 
 if __name__ == "__main__":

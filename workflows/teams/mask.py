@@ -10,7 +10,7 @@ a step that it corrects, or a new one. What is written there is the query and th
 updater's own words. Then the answer is given anew. So answer *t* follows the search of round *t* - 1, and
 the last answer is the team's. The searcher may stop the team, in the first round too.
 
-A reply that breaks its format is read leniently (`workflows.mask_parsers`) and the round goes on. A query
+A reply that breaks its format is read leniently (`teams.mask_parsers`) and the round goes on. A query
 that the retriever refuses, or that finds nothing, is summed up as nothing found.
 
 Source: the M-ASK workflow of UnityMAS-O. There the planner does not see the question, and an update names
@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from workflows.graph import ControlStep, Edge, LlmStep, ToolStep, Workflow
-from workflows.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines
-from workflows.mask_roles import roles
-from workflows.qa_passages import check_counts, check_flags, lookup_of, passages_of
 from workflows.state import State
+from workflows.teams.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines
+from workflows.teams.mask_roles import roles
+from workflows.teams.qa_passages import check_counts, check_flags, lookup_of, passages_of
 from workflows.tools.retriever import make_retriever
 
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.parsers import Parser, StrictTags
 from workflows.prompts import Trim
-from workflows.qa_passages import check_flags
 from workflows.roles import Role
 from workflows.state import State
+from workflows.teams.qa_passages import check_flags
 from workflows.thinking import AfterThinking, after_thinking
 
 STATUSES: Final = ("correct", "incorrect", "uncertain")

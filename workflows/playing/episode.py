@@ -20,21 +20,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from workflows import trajectory as t
-from workflows.attempts import CallFailed, PlayLimits, attempt, describe
-from workflows.columns import (
+from workflows.engine import ChatReply, Completion, Sampling
+from workflows.errors import CadreError, ToolRefusal, WorkflowError, did_you_mean
+from workflows.playing.attempts import CallFailed, PlayLimits, attempt, describe
+from workflows.playing.columns import (
     as_json,
     parse_reply,
     prompt_columns,
     reply_columns,
     verdict,
 )
-from workflows.engine import ChatReply, Completion, Sampling
-from workflows.errors import CadreError, ToolRefusal, WorkflowError, did_you_mean
+from workflows.playing.record import Failure, Record, Turn
+from workflows.playing.speaker import Speaker
+from workflows.playing.threads import Slot, ToolThreads
 from workflows.prompts import PromptTooLong, fit_prompt
-from workflows.record import Failure, Record, Turn
-from workflows.speaker import Speaker
 from workflows.state import Output, TurnKey
-from workflows.threads import Slot, ToolThreads
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Builds the task set that ships: one-hop and two-hop questions over a small corpus.
 
-    python -m workflows.data.build_facts            write facts_tasks.jsonl and facts_corpus.jsonl
-    python -m workflows.data.build_facts --check    compare them with what would be written
+    python -m workflows.data.makers.build_facts            write facts_tasks.jsonl and facts_corpus.jsonl
+    python -m workflows.data.makers.build_facts --check    compare them with what would be written
 
 What holds for the result (tests/test_facts.py):
 
@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from workflows.data import facts_wording as wording
-from workflows.data.facts_source import (
+from workflows.data import FOLDER
+from workflows.data.makers import facts_wording as wording
+from workflows.data.makers.facts_source import (
     City,
     Country,
     Element,
@@ -36,12 +37,11 @@ from workflows.data.facts_source import (
     read_elements,
     require_packages,
 )
-from workflows.data.facts_wording import Page, say
-from workflows.data.shipping import write_or_check
+from workflows.data.makers.facts_wording import Page, say
+from workflows.data.makers.shipping import write_or_check
 from workflows.errors import UsageError
 from workflows.trajectory import seed_for, to_json
 
-FOLDER: Final = Path(__file__).parent
 SEED: Final = 1
 
 _WORD: Final = re.compile(r"[\w+]+")
@@ -254,7 +254,7 @@ def _task(split: str, candidate: Candidate) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     try:
-        return write_or_check(files, arguments, "python -m workflows.data.build_facts")
+        return write_or_check(files, arguments, "python -m workflows.data.makers.build_facts")
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -18,9 +18,9 @@ from workflows.errors import WorkflowError
 from workflows.parsers import Tag
 from workflows.roles import Role
 from workflows.script import ScriptWorkflow
-from workflows.single import reply_in
 from workflows.state import Output
 from workflows.team import Team
+from workflows.teams.single import reply_in
 
 _SHOWN = {"question": "How many legs does a spider have?"}
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from workflows.graph import Edge, LlmStep, ToolStep, Workflow
 from workflows.parsers import JsonKey
-from workflows.qa import UNKNOWN, sub_questions
-from workflows.qa_passages import NOTHING, by_rank, check_counts, found_in, item, lookup_of, passage
-from workflows.qa_roles import AUTHOR, DRACULA, WHO_WROTE, answerer, braced, decomposer
 from workflows.roles import Role
 from workflows.state import State
+from workflows.teams.qa_decompose import UNKNOWN, sub_questions
+from workflows.teams.qa_passages import NOTHING, by_rank, check_counts, found_in, item, lookup_of, passage
+from workflows.teams.qa_roles import AUTHOR, DRACULA, WHO_WROTE, answerer, braced, decomposer
 from workflows.tools.retriever import make_retriever
 
 

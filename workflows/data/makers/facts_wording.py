@@ -17,7 +17,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Final
 
-from workflows.data.facts_source import City, Country, Element
+from workflows.data.makers.facts_source import City, Country, Element
 from workflows.trajectory import seed_for
 
 MAX_NAMED: Final = 3  # neighbours that a page names

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from workflows import trajectory as t
-from workflows.attempts import describe
 from workflows.errors import CadreError, WorkflowError
+from workflows.playing.attempts import describe
 from workflows.state import TurnKey
 from workflows.structure import topological
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from workflows.graph import Edge, LlmStep, ToolStep, Workflow
 from workflows.parsers import JsonKey
-from workflows.qa_passages import NOTHING, check_counts, documents, found_in, lookup_of, passage
-from workflows.qa_roles import AUTHOR, DRACULA, EMMA, WHO_WROTE, braced
 from workflows.roles import Role
 from workflows.state import State
+from workflows.teams.qa_passages import NOTHING, check_counts, documents, found_in, lookup_of, passage
+from workflows.teams.qa_roles import AUTHOR, DRACULA, EMMA, WHO_WROTE, braced
 from workflows.tools.retriever import make_retriever
 
 

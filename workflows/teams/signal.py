@@ -25,7 +25,7 @@ SYMBOLS: Final = ("red", "green", "blue", "yellow", "black", "white", "brown", "
 
 
 def build() -> Workflow:
-    """The game. Its tasks come from `tasks`: `[data] format = "workflows.signal:tasks"`."""
+    """The game. Its tasks come from `tasks`: `[data] format = "workflows.teams.signal:tasks"`."""
     return Workflow(
         "signal",
         roles=[

@@ -8,7 +8,7 @@ from typing import Final
 
 from workflows.parsers import JsonKey, Tag
 from workflows.roles import Role
-from workflows.single import reply_in
+from workflows.teams.single import reply_in
 
 DRACULA: Final = "Dracula is a novel of 1897 by Bram Stoker, who was born in 1847."
 WHO_WROTE: Final = "Who wrote Dracula?"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from workflows.mask_parsers import step_id
+from workflows.teams.mask_parsers import step_id
 
 NO_QUERIES: Final = "(nothing yet)"
 

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 from workflows.graph import Edge, LlmStep, Source, Step, ToolStep, Workflow
 from workflows.parsers import Tag
-from workflows.qa_passages import (
+from workflows.roles import Role
+from workflows.state import State
+from workflows.teams.qa_passages import (
     NOTHING,
     by_rank,
     check_counts,
@@ -27,10 +29,8 @@ from workflows.qa_passages import (
     passage,
     passages_of,
 )
-from workflows.qa_roles import AUTHOR, DRACULA, WHO_WROTE, answerer, decomposer
-from workflows.roles import Role
-from workflows.single import reply_in
-from workflows.state import State
+from workflows.teams.qa_roles import AUTHOR, DRACULA, WHO_WROTE, answerer, decomposer
+from workflows.teams.single import reply_in
 from workflows.tools.retriever import make_retriever
 
 UNKNOWN = "unknown"

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from workflows.graph import Edge, LlmStep, ToolStep, Workflow
 from workflows.parsers import Tag
-from workflows.qa_passages import NOTHING, check_counts, found_in, lookup_of, passages_of
-from workflows.qa_roles import AUTHOR, DRACULA, EMMA, WHEN_EMMA, WHO_WROTE, answerer, rewriter
 from workflows.roles import Role
 from workflows.state import State
+from workflows.teams.qa_passages import NOTHING, check_counts, found_in, lookup_of, passages_of
+from workflows.teams.qa_roles import AUTHOR, DRACULA, EMMA, WHEN_EMMA, WHO_WROTE, answerer, rewriter
 from workflows.tools.retriever import make_retriever
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from workflows.mask_knowledge import NO_QUERIES
-from workflows.mask_parsers import (
+from workflows.parsers import Parser
+from workflows.prompts import Trim
+from workflows.roles import Role
+from workflows.teams.mask_knowledge import NO_QUERIES
+from workflows.teams.mask_parsers import (
     NO_EVIDENCE,
     AnswerParser,
     PlanParser,
@@ -13,10 +16,7 @@ from workflows.mask_parsers import (
     SummaryParser,
     UpdateParser,
 )
-from workflows.parsers import Parser
-from workflows.prompts import Trim
-from workflows.qa_roles import DRACULA, EMMA, WHEN_EMMA
-from workflows.roles import Role
+from workflows.teams.qa_roles import DRACULA, EMMA, WHEN_EMMA
 
 _QUESTION: Final = "Where was the author of Dracula born?"
 _LEGS: Final = "How many legs do two spiders have?"

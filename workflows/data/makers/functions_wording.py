@@ -1,7 +1,7 @@
 """The families of programming problems of the `functions` task set: text, reference solution, arguments.
 
 In every text `<word>` stands for a parameter; a family with its parameters filled in is one problem. The
-arguments of its tests come from `workflows/data/functions_arguments.py` by the names in `takes`.
+arguments of its tests come from `workflows/data/makers/functions_arguments.py` by the names in `takes`.
 """
 
 from __future__ import annotations

@@ -15,19 +15,19 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from workflows.attempts import PlayLimits, describe
 from workflows.engine import AnyEngine
-from workflows.episode import Episode
 from workflows.errors import RunFailed, UsageError, did_you_mean
-from workflows.execute import GraphRun
 from workflows.models import ModelMap
-from workflows.record import STOP_REASONS, EpisodeId, Played, Record
+from workflows.playing.attempts import PlayLimits, describe
+from workflows.playing.episode import Episode
+from workflows.playing.execute import GraphRun
+from workflows.playing.record import STOP_REASONS, EpisodeId, Played, Record
+from workflows.playing.speaker import Speaker
+from workflows.playing.threads import ToolThreads
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow, ScriptWorkflow
-from workflows.speaker import Speaker
 from workflows.state import TurnKey
 from workflows.team import ScriptRun
-from workflows.threads import ToolThreads
 
 __all__ = ["STOP_REASONS", "PlayLimits", "Played", "Player"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workflows.columns import completion_fault
 from workflows.engine import AnyEngine, ChatEngine, ChatReply, Completion, Message, Sampling
 from workflows.errors import InfraError
 from workflows.models import Model
+from workflows.playing.columns import completion_fault
 from workflows.prompts import Prompt
 from workflows.roles import Role, RoleSettings
 

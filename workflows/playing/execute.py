@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from workflows.board import Board, Slot
-from workflows.episode import Episode, TurnFailed, where
 from workflows.errors import WorkflowError
 from workflows.graph import ControlStep, LlmStep, Step, Workflow
+from workflows.playing.board import Board, Slot
+from workflows.playing.episode import Episode, TurnFailed, where
 from workflows.state import Output, State, TurnKey
 
 Status = Literal["ran", "skipped", "running", "failed"]

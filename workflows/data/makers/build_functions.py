@@ -1,7 +1,7 @@
 """Builds the task set `functions`: small Python functions to write, with public and private tests.
 
-    python -m workflows.data.build_functions            write functions_tasks.jsonl
-    python -m workflows.data.build_functions --check    compare it with what would be written
+    python -m workflows.data.makers.build_functions            write functions_tasks.jsonl
+    python -m workflows.data.makers.build_functions --check    compare it with what would be written
 
 What holds for the result (tests/test_shipped_tasks.py): every reference solution passes its tests; the
 solution of no other problem of its family does, nor returning the argument or a constant; no problem is in
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from workflows.data import shipped_file
-from workflows.data.functions_arguments import argument
-from workflows.data.functions_wording import FAMILIES, Family
-from workflows.data.shipping import jsonl, write_or_check
+from workflows.data.makers.functions_arguments import argument
+from workflows.data.makers.functions_wording import FAMILIES, Family
+from workflows.data.makers.shipping import jsonl, write_or_check
 from workflows.trajectory import seed_for, to_json
 
 SEED: Final = 1
@@ -130,7 +130,7 @@ def files() -> dict[Path, bytes]:
 
 
 def main(arguments: list[str]) -> int:
-    return write_or_check(files, arguments, "python -m workflows.data.build_functions")
+    return write_or_check(files, arguments, "python -m workflows.data.makers.build_functions")
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from workflows.code_text import NO_TESTS, code_form, execution, public_tests, result_text, shown_tests
 from workflows.errors import WorkflowError
 from workflows.graph import ControlStep, Edge, LlmStep, Source, Step, ToolStep, Workflow
 from workflows.parsers import Parser, StrictTags
 from workflows.prompts import Trim
-from workflows.qa_passages import check_flags
 from workflows.roles import Role
 from workflows.state import State
+from workflows.teams.code_text import NO_TESTS, code_form, execution, public_tests, result_text, shown_tests
+from workflows.teams.qa_passages import check_flags
 from workflows.thinking import AfterThinking, after_thinking
 from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.verifier import CodeVerifier

@@ -1,0 +1,1 @@
+"""Which teams ship with Cadre? Each file builds one; the graph and how it is played lie outside."""
