@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from rewards.part import PlayedPart
+from rewards.scoring.part import PlayedPart
 
 
 @dataclass(frozen=True, slots=True)

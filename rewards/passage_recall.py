@@ -12,7 +12,7 @@ import polars as pl
 
 from rewards.answers import kept_format, kept_formats
 from rewards.base import PlayedEpisode
-from rewards.part import PlayedPart
+from rewards.scoring.part import PlayedPart
 
 
 @dataclass(frozen=True, slots=True)

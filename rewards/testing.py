@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rewards.base import ColumnReward, PlayedEpisode, Reward
-from rewards.scoring import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
 
 
 def distinct_characters(episode: PlayedEpisode) -> list[float | None]:

@@ -20,7 +20,7 @@ from rewards.credit.assign import (
     usable_turns,
 )
 from rewards.credit.silent import LeaveOutSilent
-from rewards.reasons import count_kinds
+from rewards.scoring.reasons import count_kinds
 from stages.base import Account, Context, Lease, StageResult, map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.trajectory import BASELINES, CREDIT

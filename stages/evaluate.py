@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rewards.scoring import (
+from rewards.scoring.score import (
     EPISODES_SEEN,
     NO_FAILURES,
     TASKS_SEEN,

@@ -13,11 +13,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rewards.by_columns import has_columns
-from rewards.key_order import key_order
-from rewards.part import Flags, Numbers, Rows
-from rewards.reasons import count_kinds
-from rewards.scoring import (
+from rewards.scoring.by_columns import has_columns
+from rewards.scoring.key_order import key_order
+from rewards.scoring.part import Flags, Numbers, Rows
+from rewards.scoring.reasons import count_kinds
+from rewards.scoring.score import (
     EPISODES_SEEN,
     TASKS_SEEN,
     TURNS_SEEN,
@@ -34,7 +34,7 @@ FAILURES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class RewardStage:
-    """Score every episode, part by part. See `rewards.scoring.score_turns` for who gets no reward."""
+    """Score every episode, part by part. See `rewards.scoring.score.score_turns` for who gets no reward."""
 
     rewards: WeightedRewards
     truncated: Truncated = "as_malformed"

@@ -20,9 +20,9 @@ from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.grading.qa import MODES
 from rewards.length import Length
-from rewards.part import PlayedPart
 from rewards.passage_recall import PassageRecall
-from rewards.scoring import WeightedReward, WeightedRewards, kind_of, score_turns, score_variants
+from rewards.scoring.part import PlayedPart
+from rewards.scoring.score import WeightedReward, WeightedRewards, kind_of, score_turns, score_variants
 from rewards.testing import OneByOne, check_forms
 from rewards.token_f1 import TokenF1
 from workflows.data.tasks import load_tasks

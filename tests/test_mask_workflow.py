@@ -11,7 +11,7 @@ import pytest
 
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
-from rewards.scoring import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
 from rewards.token_f1 import TokenF1
 from workflows.errors import InfraError, ToolRefusal
 from workflows.graph import Workflow

@@ -15,7 +15,7 @@ from pipeline.plan.assemble import Plan, assemble, weighted_rewards
 from pipeline.run.evaluation import metric_sections
 from pipeline.settings.schema import load_settings, parse_settings
 from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
-from rewards.scoring import score_turns
+from rewards.scoring.score import score_turns
 from stages.evaluate import evaluate
 from stages.players.actor import PlayerActor, PlayerSpec, Shard
 from stages.tables.parquet import TableSink

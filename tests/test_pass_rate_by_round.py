@@ -16,7 +16,7 @@ from rewards.by_round import gains, next_gain
 from rewards.format import Format
 from rewards.loading import load_reward
 from rewards.pass_rate_by_round import PassRateByRound
-from rewards.scoring import NO_VALUES, WeightedReward, WeightedRewards, kind_of, score_turns
+from rewards.scoring.score import NO_VALUES, WeightedReward, WeightedRewards, kind_of, score_turns
 from workflows.errors import UsageError
 from workflows.teams.code import build
 from workflows.testing import play_once

@@ -9,7 +9,7 @@ import pytest
 from rewards.credit.assign import assign_credit
 from rewards.credit.group_relative import GroupRelative
 from rewards.format import Format
-from rewards.scoring import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
 from rewards.token_f1 import TokenF1
 from stages.base import Context, check_chain
 from stages.credit import CreditStage, credit_part

@@ -24,7 +24,7 @@ from pipeline.store.run import Run, tables_at
 from rewards.credit.assign import assign_credit
 from rewards.credit.rloo import Rloo
 from rewards.f1_by_round import F1ByRound
-from rewards.scoring import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
 from stages.base import Quiet, StageResult
 from stages.stored_scores import align_part
 from stages.tables.parquet import TableRef, TableSink

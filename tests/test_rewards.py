@@ -20,7 +20,7 @@ from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.length import Length
 from rewards.loading import BUILTIN_CREDIT, BUILTIN_REWARDS, load_credit, load_reward, reward_takes
-from rewards.scoring import TURNS_SEEN, WeightedReward, WeightedRewards, kind_of, score_turns
+from rewards.scoring.score import TURNS_SEEN, WeightedReward, WeightedRewards, kind_of, score_turns
 from rewards.token_f1 import TokenF1
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import (

@@ -16,7 +16,7 @@ from pipeline.run.execution import Finished
 from pipeline.settings.schema import RewardSection, Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import IterationStore, Run
-from rewards.scoring import WeightedRewards
+from rewards.scoring.score import WeightedRewards
 from stages.base import Stage
 from stages.evaluate import EvaluateStage, Score, summarise
 from stages.players.actor import PlayerSpec

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rewards.base import Credit
 from rewards.credit.silent import SILENT, LeaveOutSilent
-from rewards.key_order import by_key, same_keys
-from rewards.part import Flags
+from rewards.scoring.key_order import by_key, same_keys
+from rewards.scoring.part import Flags
 from workflows.errors import SchemaError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
 

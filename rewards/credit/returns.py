@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 import polars as pl
 
-from rewards.key_order import by_key
+from rewards.scoring.key_order import by_key
 
 Returns = Literal["turn", "to_go"]
 RETURNS: Final[tuple[Returns, ...]] = get_args(Returns)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rewards.grading import qa
-from rewards.scoring import (
+from rewards.scoring.score import (
     EPISODES_SEEN,
     TASKS_SEEN,
     TURNS_SEEN,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rewards.by_episode import RewardFailed, told
-from rewards.part import Flags, Numbers, PlayedPart, Rows
-from rewards.weighted import WeightedReward
+from rewards.scoring.by_episode import RewardFailed, told
+from rewards.scoring.part import Flags, Numbers, PlayedPart, Rows
+from rewards.scoring.weighted import WeightedReward
 
 
 @dataclass(frozen=True, slots=True)

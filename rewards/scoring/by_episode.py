@@ -14,8 +14,8 @@ from typing import Any, Final
 import polars as pl
 
 from rewards.base import PlayedEpisode
-from rewards.part import PlayedPart, Rows
-from rewards.weighted import WeightedReward
+from rewards.scoring.part import PlayedPart, Rows
+from rewards.scoring.weighted import WeightedReward
 
 _JSON_COLUMNS: Final = ("parsed", "tool_request", "tool_result")
 _ROWS_AT_ONCE: Final = 512  # as Python objects, of which a turn has dozens

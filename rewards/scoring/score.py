@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from rewards.base import PlayedEpisode
-from rewards.by_columns import column_values, has_columns
-from rewards.by_episode import RewardFailed, episodes_of, values_of
-from rewards.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN, Joined, join
-from rewards.part import Flags, Numbers, PlayedPart
-from rewards.reasons import kind_of
-from rewards.table import (
+from rewards.scoring.by_columns import column_values, has_columns
+from rewards.scoring.by_episode import RewardFailed, episodes_of, values_of
+from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN, Joined, join
+from rewards.scoring.part import Flags, Numbers, PlayedPart
+from rewards.scoring.reasons import kind_of
+from rewards.scoring.table import (
     FROZEN,
     NO_VALUES,
     NOT_AN_LLM_TURN,
@@ -28,7 +28,7 @@ from rewards.table import (
     reasons_of_turns,
     rewards_table,
 )
-from rewards.weighted import WeightedReward, WeightedRewards
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from workflows.errors import UsageError
 from workflows.trajectory import TRUNCATED
 

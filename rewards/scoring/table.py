@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from rewards.part import Flags, Numbers, Rows
+from rewards.scoring.part import Flags, Numbers, Rows
 from workflows.trajectory import REWARDS, TRUNCATED
 
 NOT_AN_LLM_TURN: Final = "not an llm turn"

@@ -40,7 +40,7 @@ class PlayedTasks:
 class PlayedPart:
     """Whole episodes, of those only that can be scored.
 
-    `turns` has the columns that one-episode rewards see (`rewards.scoring.TURNS_SEEN`), as they are stored:
+    `turns` has the columns that one-episode rewards see (`score.TURNS_SEEN`), as they are stored:
     `parsed`, `tool_request` and `tool_result` are JSON text (see `decoded`), `metrics` a list of structs.
     Rows are sorted by (episode_id, turn_index), so an episode is a run of rows. Four columns more:
 
