@@ -138,7 +138,7 @@ def start(tiny: str) -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A headless browser that reaches this machine only. Where there is none, its tests fail."""
-    from tests.browser import start_browser
+    from tests.support.browser import start_browser
 
     with start_browser() as started:
         yield started

@@ -1,7 +1,7 @@
 """Chats to ids and ids to text, with a model folder's own tokenizer and chat template.
 
 `tokenizers` and Jinja do all of it: `transformers` would add five seconds and torch to every
-process that plays episodes. `tests/test_engines.py` holds the two to the same ids.
+process that plays episodes. `tests/stages/test_engines.py` holds the two to the same ids.
 """
 
 from __future__ import annotations

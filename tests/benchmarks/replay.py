@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.benchmarks.measure import Figure, Options, Results, column, interleave, noise_of, told
 from tests.benchmarks.peer import Peer, peer
-from tests.stored_runs import settings_of
+from tests.support.stored_runs import settings_of
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
 PROMPT_TOKENS, RESPONSE_TOKENS = 240, 48  # as the other benchmarks' plays have

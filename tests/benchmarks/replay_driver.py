@@ -21,7 +21,7 @@ from pipeline.store.run import Run, tables_at
 from stages.base import Quiet
 from stages.tables.parquet import TableRef
 from tests.benchmarks.peer import peak_memory, serve
-from tests.stored_runs import Shape, settings_of, write_iterations
+from tests.support.stored_runs import Shape, settings_of, write_iterations
 
 REWARDS = [{"use": "f1_by_round", "options": {"mode": "official_hotpot"}}]  # the loop's normaliser
 

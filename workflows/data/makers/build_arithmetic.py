@@ -3,7 +3,7 @@
     python -m workflows.data.makers.build_arithmetic            write arithmetic_tasks.jsonl
     python -m workflows.data.makers.build_arithmetic --check    compare it with what would be written
 
-What holds for the result (tests/test_shipped_tasks.py): the kinds of problems are the same in all splits,
+What holds for the result (test_shipped_tasks.py): the kinds of problems are the same in all splits,
 a kind with the same numbers is in one split only, whoever the people are, and the expression in `gold`
 gives the answer in the stated number of steps. All choices are keyed hashes: the same bytes everywhere.
 """

@@ -3,7 +3,7 @@
     python -m workflows.data.makers.build_facts            write facts_tasks.jsonl and facts_corpus.jsonl
     python -m workflows.data.makers.build_facts --check    compare them with what would be written
 
-What holds for the result (tests/test_facts.py):
+What holds for the result (tests/workflows/test_facts.py):
 
 - A fact is a (subject, relation). Every fact belongs to an *anchor*, a country or an element, and
   every anchor to one split, so no fact of any hop is in two splits, not even seen from its other end

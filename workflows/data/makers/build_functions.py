@@ -3,7 +3,7 @@
     python -m workflows.data.makers.build_functions            write functions_tasks.jsonl
     python -m workflows.data.makers.build_functions --check    compare it with what would be written
 
-What holds for the result (tests/test_shipped_tasks.py): every reference solution passes its tests; the
+What holds for the result (test_shipped_tasks.py): every reference solution passes its tests; the
 solution of no other problem of its family does, nor returning the argument or a constant; no problem is in
 two splits. All choices are keyed hashes: the same bytes everywhere.
 """

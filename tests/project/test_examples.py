@@ -1,0 +1,82 @@
+"""Every settings file under docs/examples can be run: it is read and assembled, without Ray or a model."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.plan.assemble import assemble
+from pipeline.run.execution import run_stages
+from pipeline.run.session import session
+from pipeline.settings.schema import load_settings
+from stages.base import Quiet
+from workflows.loading import BUILTIN_WORKFLOWS
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+FILES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_example_is_complete(file: Path, tmp_path: Path) -> None:
+    text = file.read_text("utf-8")
+    # what this machine has to isolate code with is no matter of the file
+    overrides = ["sandbox.isolation=none"] if "[sandbox]" in text else []
+    plan = assemble(load_settings(file, [f'run.root="{tmp_path}"', *overrides]))
+    assert plan.settings.run.name == file.stem
+    shipped = {"smollm2-135m-instruct", "tiny-words"}
+    assert {model.checkpoint for model in plan.settings.models.values()} <= shipped
+    assert text.startswith("# ")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_example_plays_rewards_and_parts_its_turns(file: Path, tmp_path: Path) -> None:
+    """Every shipped team through an iteration, up to where its trainers would start."""
+    settings = load_settings(file, [f'run.root="{tmp_path}"', 'tracking.uri="none"'])
+    workflow = settings.workflow.use
+    reply = "workflows.echo:echo_form" if workflow in ("code", "math") else "workflows.testing:echo_qa"
+    model = {
+        "checkpoint": "tiny-scripted",
+        "engine": "scripted",
+        "engine_options": {"reply": reply},
+        "max_model_len": 2048,
+        "dtype": "auto",
+    }
+    models = {name: section.model_copy(update=model) for name, section in settings.models.items()}
+    roles = {
+        name: section.model_copy(update={"max_response_tokens": 256})
+        for name, section in settings.roles.items()
+    }
+    plan = assemble(settings.model_copy(update={"models": models, "roles": roles}))
+    if workflow == "code" and plan.settings.sandbox.isolation == "auto" and not isolated():
+        pytest.skip("this machine has no bubblewrap")
+    stages = [stage for stage in plan.stages if stage.lease != "trainer"]
+    with session(replace(plan, stages=tuple(stages)), Quiet(), signals=False) as runner:
+        done = run_stages(
+            [s for s in stages if s.name != "advantage"],
+            runner.run.iteration(0),
+            plan.fingerprints,
+            what="the example",
+            progress=Quiet(),
+            fleet=runner.fleet,
+        )
+    for account in done.accounts:
+        account.check()
+    episodes = done.tables["episodes"].read(["status", "error"]).to_pylist()
+    assert {e["status"] for e in episodes} <= {"ok"}, episodes
+    rows = sum(t.rows for name, t in done.tables.items() if name.startswith("partition/"))
+    assert rows == done.tables["rewards"].read(["reward"])["reward"].drop_null().length() > 0
+
+
+def isolated() -> bool:
+    return shutil.which("bwrap") is not None
+
+
+def test_every_built_in_workflow_has_an_example() -> None:
+    used = {tomllib.loads(file.read_text("utf-8"))["workflow"]["use"] for file in FILES}
+    assert used >= set(BUILTIN_WORKFLOWS) - {"single", "signal"}

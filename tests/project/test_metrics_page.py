@@ -1,0 +1,92 @@
+"""docs/metrics.md is held against what is logged: every metric has its line, every line its metric."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipeline.metrics.cost import cost_metrics
+from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
+from pipeline.replays.movement import Movement, part_sums
+from pipeline.replays.record import replay_metrics
+from pipeline.run.evaluation import Evaluated
+from pipeline.run.execution import Finished
+from stages.base import Account
+from stages.evaluate import Estimate, Score
+from stages.tables.parquet import TableRef, TableSink
+from tests.pipeline.test_metrics import SEPARATE, tool_turn, two_groups, with_sources
+from workflows.trajectory import CREDIT, PARTITION, TURNS, UPDATES, rows_to_table
+
+PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
+
+
+def patterns() -> dict[str, re.Pattern[str]]:
+    """Each name of the page's tables, with the pattern of the metrics that it stands for."""
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert len(names) == len(set(names))
+    found = {}
+    for name in names:
+        pattern = name.replace("<stage>", r"[\w.\-]+(/[\w.\-]+)?")
+        found[name] = re.compile(re.sub(r"<\w+>", r"[\\w.\\-]+", pattern))
+    return found
+
+
+def undocumented(metrics: Any) -> list[str]:
+    return [m for m in metrics if not any(p.fullmatch(m) for p in patterns().values())]
+
+
+def one_part(folder: Path, name: str, schema: Any, rows: list[dict[str, Any]]) -> TableRef:
+    sink = TableSink(name, f"{folder}/{name}", schema)
+    return sink.ref([sink.write_part(0, rows_to_table(rows, schema))])
+
+
+def everything(folder: Path) -> dict[str, float]:
+    """The metrics of an iteration that has all tables, and a value in every column of them."""
+    episodes = two_groups(SEPARATE)
+    for episode in episodes:
+        for row in episode["turns"]:
+            times = {"queued_at": 0.0, "started_at": 1.0, "ended_at": 2.0}
+            row |= {"trainable": True, "behaviour_logprobs": [-1.0], **times}
+        episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0))
+        episode["episodes"][0]["stop_reason"] = "finished"
+    tables = with_sources(folder, episodes, ("a", "b"))
+    update: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in UPDATES}
+    update |= {"kind": "summary", "model_id": "plan", "skipped": None}
+    tables["updates/plan"] = one_part(folder, "updates/plan", UPDATES, [update])
+    tables["partition/plan"] = one_part(folder, "partition/plan", PARTITION, [{"role": "plan"}])
+    accounts = [Account("credit to partition", "turn", 4, 3, {"infra_error": 1})]
+    metrics = iteration_metrics(tables, accounts, {"rollout": 1.0, "update/plan": 1.0})
+    measured = ("advantage_mean", "advantage_std", "explained_variance")
+    measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
+    stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
+    cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
+    return metrics | measured_by_stages(stages) | cost | evaluation(metrics) | replayed(folder)
+
+
+def replayed(folder: Path) -> dict[str, float]:
+    turns = [{"episode_id": "e", "turn_index": k, "role": "plan"} for k in range(4)]
+    credit = [
+        [{**turn, "return": 1.0, "advantage": sign * k} for k, turn in enumerate(turns)]
+        for sign in (1.0, -1.0)
+    ]
+    before, after = (
+        one_part(folder, f"credit-{i}", CREDIT, [{c: row[c] for c in row if c != "role"} for row in rows])
+        for i, rows in enumerate(credit)
+    )
+    sums = part_sums(0, one_part(folder, "turns-of-a-replay", TURNS, turns), before, after)["sums"]
+    return replay_metrics(Finished(0), {}, Movement(sums, pl.DataFrame()))
+
+
+def evaluation(metrics: dict[str, float]) -> dict[str, float]:
+    score = Score("token_f1", Estimate(0.5, 0.4, 0.6, 8), {1: 0.5})
+    return Evaluated("dev", 3, (score,), Finished(3, metrics=metrics), "", "f1").metrics()
+
+
+def test_every_metric_has_its_line_and_every_line_its_metric(tmp_path: Path) -> None:
+    metrics = everything(tmp_path)
+    assert undocumented(metrics) == []
+    assert [name for name, p in patterns().items() if not any(p.fullmatch(m) for m in metrics)] == []

@@ -1,0 +1,104 @@
+"""Tables of an older schema version read as today's, or are refused with what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.cli.show import print_place
+from pipeline.report.write import write_report
+from pipeline.store.run import Run, tables_at
+from pipeline.store.shelf import shelf_of
+from stages.tables.parquet import Part, TableRef
+from tests.pipeline.test_replay import fingerprint, replayed, stored_run
+from tests.support.report_runs import new_run, store, team_episode
+from tests.support.version_one import VERSION_1, as_version_1, make_version_1, written
+from workflows.errors import UsageError
+from workflows.trajectory import _SCHEMAS, SCHEMA_VERSION, TURNS, schema_of
+from workflows.versions import STEPS, check_version, stored_columns, upgraded
+
+# Of all tables at SCHEMA_VERSION. Where it changes, older tables no longer read: raise the version, say in
+# STEPS what the older one is made of, and in the changelog what changed.
+OF_THIS_VERSION = "6e35056b9abd0b53"
+
+
+def test_a_change_of_a_schema_raises_the_version() -> None:
+    text = "\n".join(f"{name}\n{schema.to_string()}" for name, schema in _SCHEMAS.items())
+    assert hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == OF_THIS_VERSION
+    assert set(STEPS) == set(range(1, SCHEMA_VERSION))
+
+
+@pytest.mark.parametrize("name", VERSION_1)
+def test_every_column_of_today_is_made_of_columns_that_version_1_had(name: str) -> None:
+    today = schema_of(name)
+    old = stored_columns(name, 1, today.names)
+    assert set(old) == set(VERSION_1[name].names)
+    empty = upgraded(VERSION_1[name].empty_table().select(old), name, 1, today.names)
+    assert empty.cast(today).schema.names == today.names
+
+
+def test_old_turns_read_whole_or_by_columns(tmp_path: Path) -> None:
+    rows = [
+        {"episode_id": "e", "turn_index": 0, "response_token_ids": [1, 2, 3], "num_response_tokens": 3,
+         "cut": '{"passages":{"items":2}}'},
+        {"episode_id": "e", "turn_index": 1, "response_token_ids": None, "cut": None},
+    ]  # fmt: skip
+    today = pa.Table.from_pylist(rows, schema=TURNS)
+    part = written(str(tmp_path), Part("part-00000.parquet", 2, 0, ""), as_version_1(today, "turns"))
+    ref = TableRef("turns", str(tmp_path), TURNS, (part,), version=1)
+    assert ref.read().equals(today)
+    assert ref.read(["num_response_tokens", "turn_index"]).to_pydict() == {
+        "num_response_tokens": [3, None],
+        "turn_index": [0, 1],
+    }
+    assert stored_columns("turns", 1, ["step", "num_response_tokens"]) == ["step", "response_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(99, "upgrade this one"), (0, "with the Cadre that wrote it"), (None, "--new")]
+)
+def test_what_can_not_be_read_is_refused_with_what_to_do(version: Any, remedy: str, tmp_path: Path) -> None:
+    run = new_run(str(tmp_path))
+    store(run.iteration(0), {name: [rows] for name, rows in team_episode(0, 1.0).items()})
+    file = tmp_path / "demo/iterations/00000/rollout/manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": version}))
+    with pytest.raises(UsageError, match=f"rollout/manifest.json: table schema version {version}.*{remedy}"):
+        tables_at(run.iteration(0))
+    check_version(SCHEMA_VERSION, "here")
+
+
+def test_an_old_run_is_shown_and_reported(tmp_path: Path, capsys: Any) -> None:
+    run = new_run(str(tmp_path))
+    tables = {name: [rows] for name, rows in team_episode(0, 1.0).items() if name in VERSION_1}
+    store(run.iteration(0), tables)
+    made = _seen(run, capsys)
+    make_version_1(run)
+    before = fingerprint(tmp_path)
+    assert _seen(run, capsys) == made
+    assert fingerprint(tmp_path).items() >= before.items()
+
+
+def _seen(run: Run, capsys: Any) -> str:
+    print_place(shelf_of(run), 0, episode=None, episodes=1, full=True, as_json=False)
+    write_report(run)
+    return str(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_an_old_run_replays_and_stays_as_it_is(tmp_path: Path) -> None:
+    run = stored_run(tmp_path, count=1)
+    new = replayed(run, "credit.use=rloo", label="before")
+    make_version_1(run)
+    before = fingerprint(tmp_path)
+    again = replayed(run, again=True, label="all")
+    assert again.verified == 3  # rewards, credit, partition
+    old = replayed(run, "credit.use=rloo", label="after")
+    for table in ("credit", "partition/team"):
+        assert old.done[0].tables[table].read().equals(new.done[0].tables[table].read())
+    assert fingerprint(tmp_path) == before
