@@ -22,7 +22,7 @@ from stages.weights.precision import is_rounded
 from workflows.data.rejects import report as reject_report
 from workflows.draw import text_lines
 from workflows.errors import UsageError
-from workflows.tools.code.isolation import find_isolation
+from workflows.tools.code.find import find_isolation
 
 COMPUTES = ("torch", "vllm")  # engines with a network
 DRIVER_GIB = 1.0  # this process, Ray's own, players and Ray Data's workers

@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 
 from pipeline.store.folder import Folder
 from workflows.errors import UsageError
-from workflows.tools.code.tree import started
+from workflows.processes import started
 
 RENEW_SECONDS: Final = 20.0
 STALE_SECONDS: Final = 120.0

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.benchmarks.hostile_family import MARK, Hostile, programs
 from tests.benchmarks.measure import Figure, Options
-from workflows.tools.code import isolation
+from workflows.tools.code.find import find_isolation
+from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.judge import CodeJudge, JudgeLimits
 
 PROGRAMS = 1000
@@ -45,9 +46,9 @@ class Outcome:
 def grade_all(hostile: list[Hostile], threads: int = 2) -> Outcome:
     """Grade them, then look for what they left."""
     judge = CodeJudge(LIMITS)
-    found = isolation.find_isolation(isolation.Sandbox.of(judge.sandbox))
+    isolation = find_isolation(Sandbox.of(judge.sandbox))
     mark = f"CADRE_MARK_{uuid.uuid4().hex}"
-    found.environment[mark] = "1"  # inherited by all that they start
+    isolation.environment[mark] = "1"  # inherited by all that they start
     before = set(_files())
     outcome = Outcome()
     try:
@@ -60,7 +61,7 @@ def grade_all(hostile: list[Hostile], threads: int = 2) -> Outcome:
                         f"{program.family}: {report.verdict}: {report.reason}\n{program.code}"
                     )
     finally:
-        del found.environment[mark]
+        del isolation.environment[mark]
     outcome.processes = sorted(_processes(mark))
     outcome.files = sorted(set(_files()) - before)
     return outcome

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.benchmarks.measure import Figure, Options
 from workflows.tools.code.cases import CodeTests, read_tests
-from workflows.tools.code.isolation import Sandbox, find_isolation
+from workflows.tools.code.find import find_isolation
+from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.judge import CodeJudge
 
 VERDICTS = 40  # of one measurement

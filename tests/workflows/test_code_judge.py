@@ -16,7 +16,8 @@ import pytest
 from tests.benchmarks.humaneval import outcome, problems
 from workflows.errors import DataError, UsageError
 from workflows.tools.code.cases import CodeTests, StdioCase, read_tests
-from workflows.tools.code.isolation import Sandbox, find_isolation
+from workflows.tools.code.find import find_isolation
+from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.judge import CodeJudge, JudgeLimits, Report
 from workflows.tools.code.trial import Trial
 from workflows.tools.code.verifier import CodeVerifier

@@ -28,7 +28,8 @@ from workflows.errors import UsageError
 from workflows.loading import load_workflow
 from workflows.tools.code import seccomp
 from workflows.tools.code.cases import read_tests
-from workflows.tools.code.isolation import Isolation, Sandbox, find_isolation
+from workflows.tools.code.find import find_isolation
+from workflows.tools.code.isolation import Isolation, Sandbox
 from workflows.tools.code.judge import CodeJudge, JudgeLimits
 from workflows.tools.code.limits import End, Limits
 from workflows.tools.code.watch import run as run_box
@@ -504,7 +505,7 @@ def test_a_user_without_privileges_has_the_same_sandbox():
 def test_the_sandbox_of_a_deserted_judge_ends(mark: str):
     """A judge's process that is killed takes its programs along."""
     code = (
-        "from workflows.tools.code.isolation import *; from workflows.tools.code.watch import *; "
+        "from workflows.tools.code.find import *; from workflows.tools.code.watch import *; "
         f"i = find_isolation(Sandbox()); i.environment[{mark!r}] = '1'; "
         "run(i, {'mode': 'script', 'code': 'import time; time.sleep(60)', 'prelude': ''}, Limits(idle_seconds=60))"
     )

@@ -1,4 +1,4 @@
-"""Which isolation this machine has, and the command line that starts an interpreter under it.
+"""The isolation that a sandbox is given, and the command line that starts an interpreter under it.
 
 With bubblewrap a program sees: an interpreter, its standard library and its shared libraries, all
 read-only; a `/proc` of its own processes; `/dev/null`, `zero` and `urandom`; an empty `/tmp` of limited
@@ -13,7 +13,6 @@ the system's own is taken.
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
@@ -77,12 +76,11 @@ class Isolation:
     user: int | None = None  # who programs run as, where that is not this process's user
 
 
-@functools.lru_cache(maxsize=8)
-def find_isolation(sandbox: Sandbox) -> Isolation:
-    """The isolation that `sandbox` names, after a program has run under it.
+def untried(sandbox: Sandbox) -> Isolation:
+    """The isolation that `sandbox` names, before any program has run under it; `find.py` tries it out.
 
     Raises:
-        UsageError: no bubblewrap, or it does not work here, or no interpreter; what to do about it.
+        UsageError: bubblewrap, setpriv, an interpreter or a folder of packages is missing, and what to do.
     """
     become = _drop_privileges()
     interpreter = find_interpreter(sandbox.python, become)
@@ -90,14 +88,10 @@ def find_isolation(sandbox: Sandbox) -> Isolation:
         if not Path(folder).is_dir():
             raise UsageError(f"[sandbox] packages: there is no folder {folder!r}")
     make = _no_walls if sandbox.isolation == "none" else _bubblewrap
-    isolation = make(interpreter, become, sandbox.packages)
-    if problem := _try_out(isolation):
-        remedy = f". {_REMEDY}" if isolation.kind == "bwrap" else ""
-        raise UsageError(f"programs can't run under isolation {isolation.kind!r} here: {problem}{remedy}")
-    return isolation
+    return make(interpreter, become, sandbox.packages)
 
 
-_REMEDY: Final = (
+REMEDY: Final = (
     "Cadre runs what a model wrote under bubblewrap only. Install it, 0.7 or later (Debian, Ubuntu: apt-get "
     "install bubblewrap; Fedora: dnf install bubblewrap), and where the machine forbids user namespaces, "
     "allow them (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; "
@@ -141,7 +135,7 @@ def _python(interpreter: Interpreter) -> tuple[str, ...]:
 def _bubblewrap(interpreter: Interpreter, become: tuple[str, ...], packages: tuple[str, ...]) -> Isolation:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        raise UsageError(f"there is no bubblewrap (bwrap) on this machine. {_REMEDY}")
+        raise UsageError(f"there is no bubblewrap (bwrap) on this machine. {REMEDY}")
     streams = (("--symlink", f"/proc/self/fd/{n}", f"/dev/{name}") for n, name in enumerate(_STREAMS))
     devices = (("--dev-bind", device, device) for device in _DEVICES)
     command = (
@@ -212,15 +206,3 @@ def _no_walls(interpreter: Interpreter, become: tuple[str, ...], packages: tuple
         packages=packages,
         user=_NOBODY if become else None,
     )
-
-
-def _try_out(isolation: Isolation) -> str | None:
-    """Run the smallest program; what went wrong, or None."""
-    from workflows.tools.code.limits import Limits
-    from workflows.tools.code.watch import run
-
-    end = run(isolation, {"mode": "script", "code": "print(6 * 7)", "prelude": ""}, Limits())
-    if end.finished and end.stdout.strip() == b"42":
-        return None
-    said = end.stderr.decode(errors="replace").strip().splitlines()
-    return said[-1] if said else f"a trial program ended without a word ({end.killed or end.exit_code})"

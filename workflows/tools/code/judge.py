@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from workflows.errors import UsageError, did_you_mean
 from workflows.tools.code.codetests import Case, CodeTests
-from workflows.tools.code.isolation import Isolation, Sandbox, find_isolation
+from workflows.tools.code.find import find_isolation
+from workflows.tools.code.isolation import Isolation, Sandbox
 from workflows.tools.code.limits import Limits
 from workflows.tools.code.report import CaseReport, Report
 from workflows.tools.code.trial import Trial

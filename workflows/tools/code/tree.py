@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from workflows.processes import started, stat
+
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MOST_PROCESSES: Final = 5000  # looked at in one go
@@ -29,7 +31,7 @@ def look_at(pid: int) -> Look:
     """What the process and all its descendants use now."""
     ticks, pages, threads, awake = 0, 0, 0, False
     for one in descendants(pid):
-        fields = _stat(f"/proc/{one}/stat")
+        fields = stat(f"/proc/{one}/stat")
         if fields is None:
             continue
         ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
@@ -51,14 +53,15 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def children(pid: int) -> list[int]:
-    found: list[int] = []
+    """The processes that a process started and that have not been reaped."""
+    pids: list[int] = []
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
+                pids += map(int, file.read().split())
         except OSError:  # it has ended
             continue
-    return found
+    return pids
 
 
 def kill_descendants(pid: int, seconds: float = 10.0) -> None:
@@ -85,12 +88,6 @@ def send(pid: int, signum: int) -> None:
         return
 
 
-def started(pid: int) -> int | None:
-    """When it started, in clock ticks since the machine did; None where it has ended, waited for or not."""
-    fields = _stat(f"/proc/{pid}/stat")
-    return None if fields is None or fields[0] in "ZX" else int(fields[19])
-
-
 def _threads(pid: int) -> list[str]:
     try:
         return os.listdir(f"/proc/{pid}/task")
@@ -99,15 +96,5 @@ def _threads(pid: int) -> list[str]:
 
 
 def _any_thread_awake(pid: int) -> bool:
-    states = (_stat(f"/proc/{pid}/task/{thread}/stat") for thread in _threads(pid))
+    states = (stat(f"/proc/{pid}/task/{thread}/stat") for thread in _threads(pid))
     return any(fields is not None and fields[0] in _AWAKE for fields in states)
-
-
-def _stat(path: str) -> list[str] | None:
-    """The fields behind the name, from the state on; None where the process is gone."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    return text[text.rindex(b")") + 2 :].decode("ascii").split()
