@@ -41,7 +41,7 @@ browser:
 	touch $@
 
 model: setup
-	@$(BIN)/python -m stages.weights.checkpoints prepare $(DEFAULT_MODEL)
+	@$(BIN)/python -m stages.weights prepare $(DEFAULT_MODEL)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -18,7 +18,8 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.credit.moments import Moments
-from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.base import Account, Context, Lease, StageResult
+from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from stages.token_advantages import part as pure
 from stages.token_advantages.gae import CARRY, SUMMARY, chain

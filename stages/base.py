@@ -1,20 +1,14 @@
 """What a stage is: named tables in, named tables out, and an account of every row.
 
-A stage runs on Ray Data by `map_parts`: one small row per part number goes through
-`ray.data`, and the task reads and writes the parts themselves, so that no table passes through
-the driver. The work inside is a plain function over `pyarrow.Table` that tests call without Ray.
+A stage runs on Ray Data by `stages.parts.map_parts`. The work inside is a plain function over
+`pyarrow.Table` that tests call without Ray.
 """
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -22,10 +16,6 @@ from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
 
 Lease = Literal["none", "engine", "trainer"]
-
-TASKS_PER_CPU: Final = 8  # enough that unequal parts even out
-BRIEF_PARTS: Final = 16  # to a task where a part takes milliseconds: a task costs as much as several of them
-TOLD_EVERY_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -159,117 +149,3 @@ def carried_of(stage: Stage) -> Mapping[str, str]:
     """Inputs of a stage that are outputs of the iteration before: its input's name → that table."""
     carried: Mapping[str, str] = getattr(stage, "carried", {})
     return carried
-
-
-def map_parts(
-    work: Callable[..., dict[str, Any]],
-    indices: Sequence[int],
-    *,
-    num_cpus: float = 0.25,
-    retries: int = 3,
-    concurrency: int | None = None,
-    brief: bool = False,
-    on_done: Callable[[dict[str, Any]], None] | None = None,
-    **arguments: Any,
-) -> list[dict[str, Any]]:
-    """Run `work(index, **arguments)` for every part number on Ray Data; return its receipts by index.
-
-    A receipt is a small dict that pickles: `work` writes its tables itself. An error raised by `work`
-    comes back as itself, not as Ray's wrapper, with its worker's traceback as a note. `retries=0` is
-    for work with side effects that must not happen twice; `concurrency` bounds how many parts are
-    under way at once; by default as many as the cluster has CPUs, for Ray ends idle processes beyond
-    that within a second, and starting them anew costs more than most parts do.
-
-    A task takes several parts, one after another, and tells of those that are done ten times a second,
-    so `on_done` is called while it runs. `brief` says that a part takes milliseconds: then a CPU has few
-    tasks, down to one; otherwise so many that unequal parts even out. With `concurrency`, which is for
-    parts that take long, each part has its own.
-    """
-    import ray
-
-    if not indices:
-        return []
-
-    def run_some(batch: pa.Table) -> Iterator[pa.Table]:
-        done: list[tuple[int, Any]] = []
-        told = time.monotonic()
-        for index in batch["parts"][0].as_py():
-            done.append((index, _outcome(work, index, arguments)))
-            failed = isinstance(done[-1][1], Exception)
-            if failed or time.monotonic() - told > TOLD_EVERY_SECONDS:
-                yield _row(done)
-                done, told = [], time.monotonic()
-            if failed:
-                return
-        if done:
-            yield _row(done)
-
-    at_once = concurrency or max(1, int(ray.cluster_resources().get("CPU", 1)))
-    tasks = len(indices) if concurrency else _num_tasks(len(indices), at_once, brief)
-    settings = ray.data.DataContext.get_current().copy()
-    settings.target_max_block_size = 1  # a block leaves its task when it is made, not when the task ends
-    # Ray Data learns a second after its start how much of the cluster it may use, and has one task at a time
-    # until then. Receipts need no budget, and how many tasks run at once is said below.
-    settings.op_resource_reservation_enabled = False
-    with ray.data.DataContext.current(settings), warnings.catch_warnings():
-        # Ray 2.60 warns that this way of passing max_retries goes in 2.64, and has no other yet
-        warnings.simplefilter("ignore")
-        shares = [{"parts": list(indices[k::tasks])} for k in range(tasks)]
-        done = ray.data.from_items(shares, override_num_blocks=tasks).map_batches(
-            run_some,
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=num_cpus,
-            compute=ray.data.TaskPoolStrategy(size=min(at_once, tasks)),
-            max_retries=retries,
-        )
-        # without prefetching, which would hold a row back until the next one has come
-        told = iter(done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
-        # closed when a part fails, too: else Ray Data ends the execution when the iterator is collected, and
-        # starts another Ray for that where this one has been shut down by then
-        with contextlib.closing(told):
-            receipts = _gathered((pickled for rows in told for pickled in rows["done"].to_pylist()), on_done)
-    if lost := set(indices) - receipts.keys():
-        raise CadreError(f"Ray Data returned no receipt for parts {sorted(lost)}")
-    return [receipts[i] for i in indices]
-
-
-def _num_tasks(parts: int, at_once: int, brief: bool) -> int:
-    per_cpu = TASKS_PER_CPU
-    if brief:
-        per_cpu = min(TASKS_PER_CPU, max(1, parts // (BRIEF_PARTS * at_once)))
-    return min(parts, per_cpu * at_once)
-
-
-def _row(done: Sequence[tuple[int, Any]]) -> pa.Table:
-    return pa.table({"done": pa.array([pickle.dumps(done)], pa.binary())})
-
-
-def _gathered(
-    told: Iterable[bytes], on_done: Callable[[dict[str, Any]], None] | None
-) -> dict[int, dict[str, Any]]:
-    """The receipts of all parts by index; the first error that a part ended with is raised."""
-    receipts: dict[int, dict[str, Any]] = {}
-    for pickled in told:
-        for index, outcome in pickle.loads(pickled):
-            if isinstance(outcome, Exception):
-                raise outcome
-            receipts[index] = outcome
-            if on_done:
-                on_done(outcome)
-    return receipts
-
-
-def _outcome(work: Callable[..., dict[str, Any]], index: int, arguments: Mapping[str, Any]) -> Any:
-    """What `work` returned, or the exception it raised, made fit to travel."""
-    try:
-        return work(index, **arguments)
-    except Exception as error:
-        trace = traceback.format_exc()
-        if not isinstance(error, CadreError):
-            error.add_note(f"in a worker, on part {index}:\n{trace}")
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # an exception class that does not pickle: its words still do
-            return CadreError(f"part {index} failed: {type(error).__name__}: {error}\n{trace}")
-        return error

@@ -25,7 +25,8 @@ from rewards.scoring.score import (
     kind_of,
     score_turns,
 )
-from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.base import Account, Context, Lease, StageResult
+from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.trajectory import EPISODES, EVALUATION, NOT_THE_POLICYS_DOING
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rewards.scoring.score import kind_of
-from stages.base import Account, Context, Lease, StageResult, map_parts
+from stages.base import Account, Context, Lease, StageResult
 from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.errors import RunFailed, SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS

@@ -25,7 +25,8 @@ from rewards.scoring.score import (
     WeightedRewards,
     score_variants,
 )
-from stages.base import Account, Context, Lease, Progress, StageResult, map_parts
+from stages.base import Account, Context, Lease, Progress, StageResult
+from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.trajectory import REWARDS, TURN_KEYS
 

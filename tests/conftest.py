@@ -93,7 +93,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="module")
 def tiny() -> str:
     """Folder of the tiny model with random weights."""
-    from stages.weights.checkpoints import resolve_checkpoint
+    from stages.weights.resolve import resolve_checkpoint
 
     return resolve_checkpoint("tiny")
 

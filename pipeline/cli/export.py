@@ -15,7 +15,7 @@ from pipeline.store.folder import Folder
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_run
 from stages.tables.filesystem import filesystem, make_parent
-from stages.weights.checkpoints import resolve_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import CadreError, UsageError, did_you_mean
 
 CHUNK = 1 << 24

@@ -18,7 +18,8 @@ from stages.token_advantages.gae import Gae
 from stages.token_advantages.importance import Importance
 from stages.token_advantages.spec import Need, RewardKl, TokenSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, RoleLoss, ScheduleSpec
-from stages.weights.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.weights.checkpoints import describe_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import UsageError, did_you_mean
 
 

@@ -12,7 +12,8 @@ from stages.engines.base import EngineSpec
 from stages.engines.openai.engine import tokenizer_folder
 from stages.engines.start import REMOTE, check_spec, resolve_kind
 from stages.players.actor import PlayerSpec
-from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
+from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import UsageError
 from workflows.models import Model, ModelMap
 from workflows.playing.play import PlayLimits

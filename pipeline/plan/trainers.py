@@ -16,8 +16,9 @@ from stages.score import ScoreStage
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
 from stages.weights.adapters import AdapterSpec, adapter_parameters
-from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint, resolve_checkpoint
+from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.precision import trainer_precision
+from stages.weights.resolve import resolve_checkpoint
 from workflows.models import Model, ModelMap
 from workflows.script import AnyWorkflow
 

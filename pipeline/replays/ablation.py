@@ -21,7 +21,8 @@ from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
 from pipeline.replays.source import Source, check_tables
 from pipeline.store import run as store
 from pipeline.store.folder import Folder
-from stages.base import Progress, map_parts
+from stages.base import Progress
+from stages.parts import map_parts
 from stages.reward import RewardStage, score_together
 from stages.tables.parquet import TableRef, parquet_bytes, write_bytes
 from workflows.trajectory import TURN_KEYS

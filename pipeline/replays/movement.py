@@ -14,7 +14,8 @@ import polars as pl
 
 from pipeline.replays.source import Stored
 from pipeline.run.execution import Finished
-from stages.base import Progress, map_parts
+from stages.base import Progress
+from stages.parts import map_parts
 from stages.tables.parquet import TableRef
 from workflows.trajectory import TURN_KEYS
 

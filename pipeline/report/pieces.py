@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipeline.store.run import Run
 from pipeline.store.shelf import Place
 from stages.weights.chat import ChatRenderer
-from stages.weights.checkpoints import default_cache_dir
+from stages.weights.resolve import default_cache_dir
 from stages.weights.shipped import SHIPPED
 from workflows.errors import UsageError
 from workflows.playing.columns import context_hash

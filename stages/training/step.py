@@ -14,16 +14,9 @@ import torch
 from torch import Tensor
 
 from stages.tables.parquet import TableRef
-from stages.training.loss.loss import (
-    TokenBatch,
-    TokenSums,
-    ValueSums,
-    policy_loss,
-    sampler_gap,
-    terms_of,
-    token_weights,
-    value_loss,
-)
+from stages.training.loss.batch import TokenBatch
+from stages.training.loss.kl import sampler_gap
+from stages.training.loss.loss import TokenSums, ValueSums, policy_loss, terms_of, token_weights, value_loss
 from stages.training.network.packing import MicroBatch
 from stages.training.plan import MiniBatch, plan_update
 from stages.training.report import report_of

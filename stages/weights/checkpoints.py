@@ -1,36 +1,24 @@
-"""Model folders: find or build one by name, say what is in it, and hash its weights.
+"""Model folders: what is in one, whether it is whole, and the hash of its weights.
 
-A *checkpoint* in settings is a shipped name, a local folder, an fsspec URL or a hub id; here all of
-them become a local folder in Hugging Face layout. Looking into a folder reads `config.json`, the
-tokenizer's files and the safetensors headers only, so that `check` is done in milliseconds.
+Looking into a folder reads `config.json`, the tokenizer's files and the safetensors headers only, so that
+`check` is done in milliseconds. How a folder is found or built by name is in `stages.weights.resolve`.
 """
 
 from __future__ import annotations
 
-import argparse
-import fcntl
 import hashlib
 import json
-import os
-import re
-import shutil
 import struct
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from stages.tables.filesystem import filesystem, is_local
-from stages.weights.shipped import SHIPPED
-from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
+from workflows.errors import RunFailed, UsageError
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +31,8 @@ class CheckpointInfo:
     max_positions: int
     head_size: int
     dtype: str
-    has_chat_template: bool
     tokenizer_hash: str
     bytes: int  # of the weight files
-
-
-def resolve_checkpoint(name: str, cache_dir: str | None = None) -> str:
-    """The local folder of a checkpoint; built, copied or fetched once where it has to be.
-
-    Args:
-        name: a shipped name (`smollm2-135m-instruct`, `tiny`), a folder, an fsspec URL or a hub id.
-        cache_dir: where built and copied models are kept; default `$XDG_CACHE_HOME/cadre/models`.
-
-    Raises:
-        UsageError: there is nothing by that name, or it can't be fetched from here.
-    """
-    cache = Path(cache_dir) if cache_dir else default_cache_dir()
-    if name in SHIPPED:
-        version, build = SHIPPED[name]
-        return str(_publish(cache / f"{name}-{version()}", build))
-    if "://" in name:
-        return _resolve_url(name, cache)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return str(folder.resolve())
-    if _HUB_ID.fullmatch(name):
-        return _fetch_from_hub(name)
-    raise UsageError(
-        f"checkpoint {name!r} is neither a shipped model ({', '.join(SHIPPED)}) nor a folder that exists"
-        f"{did_you_mean(name, SHIPPED)}; give a folder in Hugging Face layout, a URL, or a hub id such as "
-        "'owner/model'"
-    )
-
-
-def default_cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "cadre" / "models"
 
 
 def describe_checkpoint(folder: str) -> CheckpointInfo:
@@ -115,7 +70,6 @@ def describe_checkpoint(folder: str) -> CheckpointInfo:
             or (text_config.get("hidden_size") or text_config.get("n_embd") or 0) // heads
         ),
         dtype=_most_common(numbers),
-        has_chat_template=True,
         tokenizer_hash=renderer.tokenizer_hash,
         bytes=sum(file.stat().st_size for file in weight_files(path)),
     )
@@ -239,113 +193,3 @@ def tensors_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"{file} is cut off: {size:,} bytes, its header speaks of {end:,}; copy it again"
             )
         yield from header.items()
-
-
-# Getting folders -------------------------------------------------------------------------------
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # released by the kernel when its holder dies
-        yield
-
-
-def _publish(target: Path, build: Callable[[Path], None]) -> Path:
-    """Build a folder once: in a folder beside it that is renamed when whole, one process at a time."""
-    if target.is_dir():
-        return target
-    with _locked(target.with_name(f".{target.name}.lock")):
-        if target.is_dir():
-            return target
-        for left_by_a_kill in target.parent.glob(f".{target.name}.*.building"):
-            shutil.rmtree(left_by_a_kill)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".building", dir=target.parent))
-        try:
-            build(temporary)
-            temporary.chmod(0o755)
-            temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return target
-
-
-def _resolve_url(url: str, cache: Path) -> str:
-    """A copy of a remote folder, keyed by what its filesystem says of the content; `file://` stays put."""
-    try:
-        fs, path = filesystem(url)
-        if not fs.isdir(path):
-            raise UsageError(f"checkpoint {url!r} is not a folder that exists")
-        if is_local(fs):
-            return str(Path(path).resolve())
-        state = json.dumps([url, [(f, str(fs.checksum(f))) for f in _files_of(fs, path)]])
-    except CadreError:
-        raise
-    except Exception as error:  # each filesystem has kinds of its own
-        raise UsageError(f"checkpoint {url!r} can't be read: {type(error).__name__}: {error}") from None
-    key = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
-    return str(_publish(cache / f"{Path(path).name}-{key}", lambda folder: _copy(fs, path, folder)))
-
-
-@contextmanager
-def fetched(uri: str) -> Iterator[str]:
-    """A local folder with what lies at `uri`: of a remote one a copy, which goes with the block.
-
-    For the weights that a run publishes: there are many, and each is loaded once.
-    """
-    fs, path = filesystem(uri)
-    if is_local(fs):
-        yield str(Path(path).absolute())
-        return
-    with tempfile.TemporaryDirectory(prefix="cadre-weights-") as folder:
-        _copy(fs, path, Path(folder))
-        yield folder
-
-
-def _files_of(fs: Any, path: str) -> list[str]:
-    return sorted(f for f in fs.find(path) if not f.endswith(".lock"))
-
-
-def _copy(fs: Any, path: str, folder: Path) -> None:
-    for file in _files_of(fs, path):
-        local = folder / os.path.relpath(file, path)
-        local.parent.mkdir(parents=True, exist_ok=True)
-        fs.get_file(file, str(local))
-
-
-def _fetch_from_hub(name: str) -> str:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return str(
-            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"])
-        )
-    except Exception as error:  # the hub client raises a dozen types, offline ones of httpx among them
-        raise UsageError(
-            f"checkpoint {name!r} is no folder here and can't be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
-            "check the name and the network, or give a local folder"
-        ) from None
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m stages.weights.checkpoints", description=__doc__)
-    parser.add_argument("command", choices=["prepare"], help="build, copy or fetch a model once")
-    parser.add_argument("name", help="a shipped name, a folder, a URL or a hub id")
-    options = parser.parse_args(arguments)
-    try:
-        folder = resolve_checkpoint(options.name)
-        info = describe_checkpoint(folder)
-    except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(
-        f"{options.name}: {info.architecture}, {info.parameters / 1e6:.1f} M parameters, "
-        f"{info.dtype}, {folder}\n"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Models that come by name, built on this machine without a hub: each one version and one function.
 
-`stages.weights.checkpoints` calls them with an empty folder and publishes it when it is whole. Both import
+`stages.weights.resolve` calls them with an empty folder and publishes it when it is whole. Both import
 torch and transformers inside, so the names are free to look at.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.weights.chat import ChatRenderer
-from stages.weights.checkpoints import resolve_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from workflows.data import shipped_file
 from workflows.engine import Message
 from workflows.loading import load_workflow

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from stages.weights.checkpoints import resolve_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from tests.benchmarks.iteration import FORMAT_WEIGHT, PEER_SETTINGS, PEER_SITE, RESPONSE_TOKENS
 from tests.benchmarks.long_tasks import messages_of, write_tasks
 from tests.benchmarks.measure import Options, torch_dtype

@@ -26,8 +26,9 @@ from stages.batching import PLAN_COLUMNS, plan_batches
 from stages.tables.parquet import TableSink
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec
-from stages.weights.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.weights.checkpoints import describe_checkpoint
 from stages.weights.precision import trainer_precision
+from stages.weights.resolve import resolve_checkpoint
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told, torch_dtype
 from tests.benchmarks.peer import Peer, cores, peer
 from tests.benchmarks.trl_memory import trl_peak

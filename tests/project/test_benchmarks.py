@@ -100,7 +100,7 @@ def test_the_update_benchmark_trains_every_row_once_at_the_version_asked(
 
 
 def test_long_prompts_are_as_long_as_they_should_be(tmp_path: Path):
-    from stages.weights.checkpoints import resolve_checkpoint
+    from stages.weights.resolve import resolve_checkpoint
 
     model = "smollm2-135m-instruct"  # another tokenizer makes other lengths
     write_tasks(tmp_path / "tasks.jsonl", 8, model)

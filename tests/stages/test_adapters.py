@@ -21,9 +21,10 @@ from stages.engines.start import check_spec, memory_estimate
 from stages.engines.torch.server import TorchServer
 from stages.engines.vllm.server import engine_arguments
 from stages.weights.adapters import AdapterSpec, adapter_parameters
-from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.checkpoints import weights_hash
 from stages.weights.lora import WEIGHTS, Adaptable, Adapter, Share
 from stages.weights.merge import merge_adapter
+from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError
 

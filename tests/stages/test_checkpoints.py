@@ -13,15 +13,15 @@ from typing import Any
 import fsspec
 import pytest
 
+from stages.weights.__main__ import main
 from stages.weights.checkpoints import (
     describe_checkpoint,
-    main,
     require_hash,
     require_same_tensors,
-    resolve_checkpoint,
     shapes_of,
     weights_hash,
 )
+from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import RunFailed, UsageError
 
 
@@ -58,17 +58,16 @@ def test_a_description_equals_what_the_loaded_model_says(tiny: str) -> None:
     assert info.max_positions == model.config.max_position_embeddings
     assert info.dtype == str(model.dtype).removeprefix("torch.")
     assert info.bytes == (Path(tiny) / "model.safetensors").stat().st_size
-    assert info.has_chat_template
 
 
 def test_a_build_that_was_killed_leaves_nothing_and_the_next_one_works(tmp_path: Path) -> None:
     """Killed while it writes: the folder of that name does not exist until it is whole."""
     script = (
-        "import os, sys; from pathlib import Path; from stages.weights import checkpoints\n"
+        "import os, sys; from pathlib import Path; from stages.weights import resolve\n"
         "def build(folder):\n"
         "    (folder / 'half').write_text('x'); os.kill(os.getpid(), 9)\n"
-        "checkpoints.SHIPPED['tiny'] = (lambda: '1', build)\n"
-        "checkpoints.resolve_checkpoint('tiny', sys.argv[1])\n"
+        "resolve.SHIPPED['tiny'] = (lambda: '1', build)\n"
+        "resolve.resolve_checkpoint('tiny', sys.argv[1])\n"
     )
     killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2])
     assert killed.returncode == -9
@@ -207,9 +206,10 @@ def test_prepare_prints_the_folder_and_refuses_with_exit_code_2(
 
 def test_looking_into_a_model_folder_imports_no_torch() -> None:
     script = (
-        "import sys; from stages.weights import checkpoints; from stages.engines import start, client\n"
+        "import sys; from stages.weights import checkpoints, resolve\n"
+        "from stages.engines import start, client\n"
         "from stages.engines.vllm import server; from stages.engines.torch import server\n"
-        "checkpoints.describe_checkpoint(checkpoints.resolve_checkpoint('tiny'))\n"
+        "checkpoints.describe_checkpoint(resolve.resolve_checkpoint('tiny'))\n"
         "heavy = {'torch', 'transformers', 'vllm', 'ray'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )

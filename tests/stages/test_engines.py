@@ -21,7 +21,8 @@ from stages.engines.start import check_spec, memory_estimate, renderer_of, resol
 from stages.engines.torch.decoding import choose, processed_logprobs
 from stages.engines.torch.server import TorchServer
 from stages.weights.chat import ChatRenderer
-from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.checkpoints import weights_hash
+from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError
 from workflows.testing import ScriptedModel

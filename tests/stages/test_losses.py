@@ -8,19 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training.loss.kl import k3, kl_estimate, masked_sum
+from stages.training.loss.batch import Terms, TokenBatch
+from stages.training.loss.kl import k3, kl_estimate, masked_sum, sampler_gap
 from stages.training.loss.loss import (
-    Terms,
-    TokenBatch,
-    TokenLoss,
     denominator,
     explained_variance,
     policy_loss,
-    sampler_gap,
     terms_of,
     token_weights,
     value_loss,
 )
+from stages.training.loss.policy import TokenLoss
 from stages.training.loss.spec import LOSSES, LossSpec, RoleLoss, ScheduleSpec
 from workflows.errors import SchemaError, UsageError
 

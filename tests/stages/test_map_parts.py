@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stages.base import BRIEF_PARTS, TASKS_PER_CPU, TOLD_EVERY_SECONDS, _num_tasks, map_parts
+from stages.parts import BRIEF_PARTS, REPORT_EVERY_SECONDS, TASKS_PER_CPU, _num_tasks, map_parts
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 7])
@@ -33,7 +33,7 @@ def note(index: int, folder: str, fails_on: int = -1) -> dict[str, Any]:
 def wait_for_the_first(index: int, folder: str, cpus: int) -> dict[str, Any]:
     """The parts of the first task wait until the receipt of its first one has come."""
     if index == 0:
-        time.sleep(2 * TOLD_EVERY_SECONDS)
+        time.sleep(2 * REPORT_EVERY_SECONDS)
     give_up = time.monotonic() + 60
     while index and index % cpus == 0 and not (Path(folder) / "told0").exists():
         if time.monotonic() > give_up:

@@ -5,7 +5,7 @@ import torch
 
 from stages.training.network.packing import pack
 from stages.training.network.policy import Policy, Trunk, load_network
-from stages.weights.checkpoints import resolve_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from tests.support.tiny_training import partition
 from workflows.errors import UsageError
 

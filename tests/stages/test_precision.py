@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stages.weights.precision as precision
-from stages.weights.checkpoints import describe_checkpoint, resolve_checkpoint
+from stages.weights.checkpoints import describe_checkpoint
 from stages.weights.precision import (
     cpu_computes_bf16,
     engine_dtype,
@@ -15,6 +15,7 @@ from stages.weights.precision import (
     trainer_precision,
     weights_gib,
 )
+from stages.weights.resolve import resolve_checkpoint
 
 X86 = "processor\t: 0\nmodel name\t: bf16 is in this name\nflags\t\t: fpu avx2 {}\n\n"
 

@@ -70,7 +70,8 @@ def test_a_report_that_loses_rows_does_not_pass() -> None:
 
 @pytest.mark.slow
 def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_cluster, tmp_path) -> None:
-    from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+    from stages.weights.checkpoints import weights_hash
+    from stages.weights.resolve import resolve_checkpoint
 
     spec = TrainerSpec("m", "base", resolve_checkpoint("tiny"), precision="fp32", num_threads=1)
     stage = UpdateStage(MODEL)

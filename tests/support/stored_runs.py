@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from pipeline.settings.schema import Settings, parse_settings, settings_toml
 from pipeline.store.run import IterationStore, Run
-from stages.base import StageResult, map_parts
+from stages.base import StageResult
+from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.trajectory import EPISODES, TASKS, TURNS
 

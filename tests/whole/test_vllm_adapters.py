@@ -12,7 +12,8 @@ import pytest
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.start import start_engine, stop_engine
 from stages.weights.adapters import AdapterSpec
-from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.checkpoints import weights_hash
+from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed
 

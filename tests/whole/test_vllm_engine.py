@@ -13,8 +13,9 @@ import pytest
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.client import EngineClient
 from stages.engines.start import connect, resolve_kind, start_engine, stop_engine, wait_ready
-from stages.weights.checkpoints import resolve_checkpoint, weights_hash
+from stages.weights.checkpoints import weights_hash
 from stages.weights.precision import engine_dtype
+from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 

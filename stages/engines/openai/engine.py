@@ -25,7 +25,7 @@ from stages.engines.openai.protocol import (
     words_of,
 )
 from stages.weights.chat import ChatRenderer
-from stages.weights.checkpoints import resolve_checkpoint
+from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import ChatReply, Message, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError
 from workflows.playing.attempts import CallFailed, attempt

@@ -28,13 +28,13 @@ from stages.process.imports import import_transformers
 from stages.weights.chat import ChatRenderer
 from stages.weights.checkpoints import (
     describe_checkpoint,
-    fetched,
     require_hash,
     require_same_tensors,
     shapes_of,
     stored_dtype,
 )
 from stages.weights.precision import engine_dtype, weights_gib
+from stages.weights.resolve import fetched
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed
 

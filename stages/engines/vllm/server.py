@@ -24,14 +24,9 @@ from stages.engines.base import (
 )
 from stages.engines.vllm.worker import OWNER
 from stages.process.imports import import_transformers
-from stages.weights.checkpoints import (
-    describe_checkpoint,
-    fetched,
-    require_hash,
-    require_same_tensors,
-    shapes_of,
-)
+from stages.weights.checkpoints import describe_checkpoint, require_hash, require_same_tensors, shapes_of
 from stages.weights.precision import engine_dtype, weights_gib
+from stages.weights.resolve import fetched
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
 

@@ -16,66 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.training.loss.kl import (
-    SamplerGap,
-    clamped_log_ratio,
-    k3,
-    kl_estimate,
-    masked_sum,
-    sampler_gap,
-)
+from stages.training.loss.batch import Terms, TokenBatch
+from stages.training.loss.kl import clamped_log_ratio, k3, kl_estimate, masked_sum
 from stages.training.loss.policy import POLICY_LOSSES, TokenLoss
 from stages.training.loss.spec import LossSpec
 from workflows.errors import SchemaError
-
-__all__ = [
-    "SamplerGap",
-    "Terms",
-    "TokenBatch",
-    "TokenLoss",
-    "TokenSums",
-    "ValueSums",
-    "denominator",
-    "explained_variance",
-    "policy_loss",
-    "sampler_gap",
-    "terms_of",
-    "token_weights",
-    "value_loss",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the loss of each token has of its role, all (N,) float32. Made by `terms_of`."""
-
-    clip_low: Tensor
-    clip_high: Tensor
-    kl_coefficient: Tensor
-    entropy_coefficient: Tensor
-    weight: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """The tokens of one micro-batch; all tensors are (N,), masked entries may hold anything.
-
-    `new_logprobs` and `entropies` carry the graph. None where the loss does not need it:
-    `importance_weights` (then 1), `reference_logprobs` (`LossSpec.needs_reference`), `entropies`
-    (`LossSpec.needs_entropy`; without a graph they are only measured).
-    """
-
-    new_logprobs: Tensor
-    old_logprobs: Tensor
-    advantages: Tensor
-    mask: Tensor  # bool
-    row: Tensor  # int64: which of the `num_rows` responses a token belongs to
-    num_rows: int
-    weights: Tensor  # by `token_weights`
-    terms: Terms
-    importance_weights: Tensor | None = None
-    reference_logprobs: Tensor | None = None
-    entropies: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

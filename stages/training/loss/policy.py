@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from stages.training.loss.batch import TokenBatch
 from stages.training.loss.kl import clamped_log_ratio
-
-if TYPE_CHECKING:
-    from stages.training.loss.loss import TokenBatch
-    from stages.training.loss.spec import LossSpec
+from stages.training.loss.spec import LossSpec
 
 
 @dataclass(frozen=True, slots=True)
