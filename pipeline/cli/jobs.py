@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipeline.settings.schema import Settings, load_settings
+from pipeline.settings.reading import load_settings
+from pipeline.settings.schema import Settings
 from pipeline.store.runs import find_run, list_runs, new_name
 from workflows.errors import UsageError
 

@@ -17,7 +17,8 @@ from typing import IO, Final
 import httpx
 
 from pipeline.run.signals import Stopped, raise_on_stop_signals
-from pipeline.tracking.mlflow_store import artifact_folder, local_database, tracking_uri, without_password
+from pipeline.settings.names import without_password
+from pipeline.tracking.mlflow_store import artifact_folder, local_database, tracking_uri
 from workflows.errors import CadreError, UsageError
 
 FIRST_PORT: Final = 5000

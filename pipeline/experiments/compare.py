@@ -14,7 +14,7 @@ from pipeline.experiments.comparison_plots import comparison_files
 from pipeline.experiments.comparison_view import comparison_page
 from pipeline.experiments.sweep_folder import SweepFolder, is_sweep
 from pipeline.experiments.sweep_record import FOLDER, reopen_record
-from pipeline.metrics.iteration import slug
+from pipeline.settings.names import slug
 from pipeline.store.folder import Folder
 from pipeline.store.history import History, read_history
 from pipeline.store.run import Run

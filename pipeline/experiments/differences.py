@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pipeline.settings.names import without_password
 from pipeline.store.history import History
-from pipeline.tracking.mlflow_store import without_password
 
 SEED: Final = "run.seed"
 SHARING: Final = "sharing"

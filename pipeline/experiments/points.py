@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from pipeline.metrics.iteration import slug
-from pipeline.settings.schema import Settings, parse_settings, set_override
+from pipeline.settings.names import slug
+from pipeline.settings.reading import parse_settings, set_override
+from pipeline.settings.schema import Settings
 from workflows.errors import UsageError, did_you_mean
 
 REGIMES: Final = ("full", "separate", "adapters", "groups")

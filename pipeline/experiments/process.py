@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pipeline.settings.schema import Settings, settings_toml
+from pipeline.settings.reading import settings_toml
+from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.lock import STALE_SECONDS, wait_until_free
 from pipeline.store.run import Run

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.cli.check import memory_report
 from pipeline.experiments.points import Point, points_of, seeds_of, settings_at
 from pipeline.experiments.process import Train, train_apart
 from pipeline.experiments.sweep_folder import Child, SweepFolder, finished_iterations
 from pipeline.experiments.sweep_record import FOLDER, begin_record, child_tags, point_metrics
-from pipeline.metrics.cost import parameters_of
+from pipeline.plan.memory import memory_report
+from pipeline.plan.parameters import parameters_of
 from pipeline.run.signals import raise_on_stop_signals
-from pipeline.settings.schema import Settings, parse_settings, read_settings
+from pipeline.settings.reading import parse_settings, read_settings
+from pipeline.settings.schema import Settings
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run
 from pipeline.tracking.tracker import Tracker

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pipeline.settings.schema import Settings, settings_toml
+from pipeline.settings.reading import settings_toml
+from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, differences, plain
 from workflows.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.experiments.comparison import Comparison
 from pipeline.experiments.sweep_folder import SweepFolder
-from pipeline.metrics.iteration import slug
+from pipeline.settings.names import slug
 from pipeline.settings.schema import Settings
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri

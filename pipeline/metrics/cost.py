@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pipeline.metrics.iteration import slug
-
-if TYPE_CHECKING:
-    from pipeline.plan.assemble import Plan
+from pipeline.settings.names import slug
 
 GIB: Final = 2**30
 TRAINED: Final = "update/tokens_trained"
@@ -73,23 +70,3 @@ def total_cost(iterations: Iterable[Mapping[str, float]]) -> dict[str, float]:
     if peaks := [m[PEAK_MEMORY] for m in iterations if PEAK_MEMORY in m]:
         totals["peak_memory_gib"] = max(peaks)
     return totals
-
-
-def parameters_of(plan: Plan) -> dict[str, int]:
-    """`trained`: numbers that optimizers move; `held`: numbers that the team's models have, a base that
-    adapters share once. Critics, references, frozen copies and models behind an API are not counted."""
-    from stages.weights.adapters import adapter_parameters
-
-    trained, bases, adapters = 0, {}, 0
-    for model in plan.models.models.values():
-        info = plan.checkpoints.get(model.model_id)
-        own = bases[model.base_id] = info.parameters if info else 0
-        if model.model_id not in plan.trainer_specs:
-            continue
-        spec = plan.trainer_specs[model.model_id]
-        if spec.adapter is not None:
-            where = f"models.{model.model_id}.adapter.targets"
-            own = adapter_parameters(spec.adapter, spec.checkpoint, where)
-            adapters += own
-        trained += own
-    return {"trained": trained, "held": sum(bases.values()) + adapters}

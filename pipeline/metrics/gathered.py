@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from pipeline.metrics.names import most_frequent, slug
+from pipeline.metrics.names import most_frequent
+from pipeline.settings.names import slug
 from rewards.credit.moments import Moments
 
 Statistic = Literal["mean", "std", "min", "max", "count"]

@@ -13,12 +13,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from pipeline.metrics.names import MAX_NAMES, by_name, most_frequent, slug, words
+from pipeline.metrics.names import most_frequent, words
 from pipeline.metrics.turns import episode_metrics, turn_metrics
+from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef
-
-__all__ = ["MAX_NAMES", "by_name", "iteration_metrics", "measured_by_stages", "slug"]
 
 # Columns of the summary row of `updates`, and what they are called.
 _UPDATE_METRICS: Final = {

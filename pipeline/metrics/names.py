@@ -5,23 +5,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Final
 
 MAX_NAMES: Final = 32  # roles, models, rewards or reasons that get metrics of their own; the most frequent
-
-
-def slug(name: str) -> str:
-    """`name` as one component of a metric name: word characters, `.` and `-`.
-
-    A name that had to change also gets six digits of its hash, so two names never share a slug.
-    """
-    cleaned = re.sub(r"[^\w.\-]+", "_", name).strip("._")[:60]
-    if cleaned == name and name:
-        return cleaned
-    return f"{cleaned}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=3).hexdigest()}"
 
 
 def words(sentence: str) -> str:

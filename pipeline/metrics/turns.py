@@ -13,7 +13,8 @@ import polars as pl
 import pyarrow as pa
 
 from pipeline.metrics.gathered import Gathered, Measure
-from pipeline.metrics.names import most_frequent, slug
+from pipeline.metrics.names import most_frequent
+from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef, aligned_parts
 from workflows.errors import CadreError
 from workflows.trajectory import MALFORMED, NOT_THE_POLICYS_DOING, OK, STATUSES, TRUNCATED, TURN_KEYS

@@ -11,10 +11,10 @@ from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, algorithms, frozen_roles, leave_out_silent
 from pipeline.plan.engines import engine_specs, player_spec, role_settings
+from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.sharing import fill_sharing, model_map
 from pipeline.plan.trainers import response_limits, trainer_spec, update_stages
-from pipeline.run.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.settings.schema import DataPath, RewardSection, Settings
 from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri

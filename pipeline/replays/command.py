@@ -137,7 +137,7 @@ def _check_memory(plan: ReplayPlan, address: str) -> None:
     """
     if plan.training is None:
         return
-    from pipeline.cli.check import memory_problem
+    from pipeline.plan.memory import memory_problem
 
     trainers = plan.training.trainers
     here = trainers.settings.cluster.model_copy(update={"address": address})

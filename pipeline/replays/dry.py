@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.cli.check import memory_report
+from pipeline.plan.memory import memory_report
 from pipeline.replays.chain import check_beginnings
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, carried_into, check_label

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pipeline.plan.algorithm import leave_out_silent, token_specs
 from pipeline.plan.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
+from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.sharing import model_map
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.replays.training import Training, training_of
-from pipeline.run.evaluation import metric_sections
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import IterationStore, input_hashes, plain

@@ -6,13 +6,14 @@ import functools
 import json
 from typing import Any
 
-from pipeline.metrics.iteration import iteration_metrics, slug
+from pipeline.metrics.iteration import iteration_metrics
 from pipeline.replays.ablation import Ablation
 from pipeline.replays.ablation_plot import ablation_files
 from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
 from pipeline.run.execution import Finished
-from pipeline.settings.schema import settings_toml
+from pipeline.settings.names import slug
+from pipeline.settings.reading import settings_toml
 from pipeline.store import run as store
 from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from pipeline.settings.schema import Settings, parse_settings, read_toml, set_override, set_value
+from pipeline.settings.reading import parse_settings, read_toml, set_override, set_value
+from pipeline.settings.schema import Settings
 from pipeline.store.run import Run, different, plain
 from workflows.errors import UsageError
 

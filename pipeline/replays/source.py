@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.metrics.iteration import slug
 from pipeline.run.evaluation import place_of
+from pipeline.settings.names import slug
 from pipeline.store.run import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean

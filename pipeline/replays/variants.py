@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.replays.plan import LABEL, ReplayPlan, checked_label, replay_plan
 from pipeline.replays.settings import with_values
 from pipeline.replays.source import Source
-from pipeline.settings.schema import read_toml
+from pipeline.settings.reading import read_toml
 from rewards.base import Reward
 from rewards.scoring.score import WeightedReward, WeightedRewards
 from stages.base import Stage

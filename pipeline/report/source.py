@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.metrics.iteration import slug
+from pipeline.settings.names import slug
 from pipeline.store.run import Run
 from pipeline.store.shelf import Place, changes_of_replay, shelf_of
 

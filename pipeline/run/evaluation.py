@@ -1,4 +1,4 @@
-"""Evaluating a team: what is played, how it is sampled, and what came out.
+"""What an evaluation found: its scores, its metrics, and the place of its tables.
 
 An evaluation is a list of stages over `evaluations/<split>/<index>/`, where the index is the number
 of finished iterations: its tables are apart from training's, and a finished one is never played again.
@@ -6,40 +6,16 @@ of finished iterations: its tables are apart from training's, and a finished one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.metrics.iteration import iteration_metrics, slug
-from pipeline.plan.fingerprints import rewards_fingerprint, team_fingerprint
+from pipeline.metrics.iteration import iteration_metrics
+from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.run.execution import Finished
-from pipeline.settings.schema import RewardSection, Settings
+from pipeline.settings.names import slug
 from pipeline.store.folder import Folder
 from pipeline.store.run import IterationStore, Run
-from rewards.scoring.score import WeightedRewards
-from stages.base import Stage
-from stages.evaluate import EvaluateStage, Score, summarise
-from stages.players.actor import PlayerSpec
-from stages.rollout import RolloutStage
-from stages.sample import SampleStage
-from workflows.data.tasks import LoadedTasks, choose
-from workflows.errors import UsageError, did_you_mean
-from workflows.trajectory import seed_for
-
-NOT_METRICS = ("format", "length")  # terms of a reward that say nothing about how well a team does
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationPlan:
-    """All that evaluations of a run need, checked."""
-
-    split: str
-    metrics: WeightedRewards
-    best: str  # the metric that chooses the best checkpoint
-    solved_at: float
-    stages: tuple[Stage, ...]
-    fingerprints: Mapping[str, Mapping[str, Any]]
-    player_spec: PlayerSpec
+from stages.evaluate import Score, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,67 +62,6 @@ class Evaluated:
         return found
 
 
-def evaluation_plan(
-    settings: Settings, metrics: WeightedRewards, tasks: LoadedTasks, players: PlayerSpec
-) -> EvaluationPlan:
-    """Check [evaluate] against the tasks and the metrics (of `metric_sections`).
-
-    Raises:
-        UsageError: no such split or metric, more tasks than there are, or several greedy samples.
-    """
-    section = settings.evaluate
-    if section.samples > 1 and section.temperature == 0:
-        raise UsageError(
-            f"[evaluate] samples = {section.samples} at temperature 0 would play {section.samples} equal "
-            "episodes of every task; set evaluate.temperature above 0, or samples = 1"
-        )
-    if section.best is not None and section.best not in metrics.names:
-        raise UsageError(
-            f"[evaluate] best = {section.best!r} is no metric{did_you_mean(section.best, metrics.names)}; "
-            f"they are: {', '.join(metrics.names)}"
-        )
-    count = section.tasks or tasks.tasks["split"].to_pylist().count(section.split) or 1
-    choose(tasks.tasks, section.split, settings.run.seed, 0, count)
-    roles = {name: replace(role, temperature=section.temperature) for name, role in players.roles.items()}
-    stages = (
-        SampleStage(
-            tasks=tasks.tasks,
-            split=section.split,
-            seed=settings.run.seed,
-            tasks_per_iteration=count,
-            tasks_per_shard=settings.rollout.tasks_per_shard,
-            always_first=True,
-            remarks=tuple(tasks.remarks),
-        ),
-        RolloutStage(section.samples, settings.rollout.max_in_flight, section.max_failed_share),
-        EvaluateStage(metrics),
-    )
-    return EvaluationPlan(
-        split=section.split,
-        metrics=metrics,
-        best=section.best or metrics.names[0],
-        solved_at=section.solved_at,
-        stages=stages,
-        fingerprints=_fingerprints(settings, tasks, players),
-        # other seeds than training's, so that a task that is in both is not sampled alike
-        player_spec=replace(players, roles=roles, run_seed=seed_for(settings.run.seed, "evaluate")),
-    )
-
-
-def metric_sections(settings: Settings) -> tuple[RewardSection, ...]:
-    """The rewards that evaluate: those of [evaluate], or the run's own without its regularisers.
-
-    Raises:
-        UsageError: nothing is left that says how well a team does.
-    """
-    if settings.evaluate.rewards:
-        return settings.evaluate.rewards
-    found = tuple(r for r in settings.rewards if r.use not in NOT_METRICS)
-    if not found:
-        raise UsageError("[[rewards]] has nothing to evaluate by; add an [[evaluate.rewards]] section")
-    return found
-
-
 def place_of(run: Run, split: str, index: int) -> IterationStore:
     return IterationStore(Folder(f"{run.folder.url}/evaluations/{slug(split)}/{index:05d}"), index)
 
@@ -159,24 +74,3 @@ def evaluated(plan: EvaluationPlan, run: Run, done: Finished) -> Evaluated:
     done.metrics = iteration_metrics(shown, done.accounts, seconds)
     folder = place_of(run, plan.split, done.index).folder.url
     return Evaluated(plan.split, done.index, tuple(scores), done, folder, plan.best)
-
-
-def _fingerprints(settings: Settings, tasks: LoadedTasks, players: PlayerSpec) -> dict[str, dict[str, Any]]:
-    section = settings.evaluate
-    return {
-        "sample": {
-            "source": tasks.source,
-            "rows": tasks.fingerprint,
-            "split": section.split,
-            "tasks": section.tasks,
-            "seed": settings.run.seed,
-            "shard": settings.rollout.tasks_per_shard,
-        },
-        "rollout": {
-            **team_fingerprint(settings),
-            "samples": section.samples,
-            "temperature": section.temperature,
-            "limits": asdict(players.limits),
-        },
-        "evaluate": rewards_fingerprint(metric_sections(settings)),
-    }

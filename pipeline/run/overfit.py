@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.metrics.iteration import slug
-from pipeline.run.evaluation import metric_sections
+from pipeline.plan.evaluation import metric_sections
 from pipeline.run.execution import Finished
+from pipeline.settings.names import slug
 from pipeline.settings.schema import Settings
 from workflows.errors import RunFailed
 

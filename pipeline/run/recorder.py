@@ -13,10 +13,11 @@ from typing import Final
 
 from pipeline.cli.show import summary_of
 from pipeline.metrics.alarms import Alarm
-from pipeline.metrics.iteration import slug
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
-from pipeline.settings.schema import Settings, settings_toml
+from pipeline.settings.names import slug
+from pipeline.settings.reading import settings_toml
+from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, stored_tables
 from pipeline.store.samples import Chosen, choose_episodes

@@ -12,7 +12,8 @@ from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.plan.assemble import Plan
-from pipeline.run.evaluation import Evaluated, EvaluationPlan, evaluated, place_of
+from pipeline.plan.evaluation import EvaluationPlan
+from pipeline.run.evaluation import Evaluated, evaluated, place_of
 from pipeline.run.execution import Finished, run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder

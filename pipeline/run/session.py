@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.metrics.cost import parameters_of
 from pipeline.plan.assemble import Plan
+from pipeline.plan.parameters import parameters_of
 from pipeline.run.cluster import check_workers_read, start_ray
 from pipeline.run.runner import Runner
 from pipeline.run.signals import raise_on_stop_signals

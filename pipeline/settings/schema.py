@@ -6,15 +6,11 @@ settings: they come from the environment.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomlkit
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from pipeline.settings.section import ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.settings.section import ModelId, Name, Positive, Seconds, Section, Share, validate
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
@@ -23,7 +19,6 @@ from pipeline.settings.training import (
     PpoSection,
     TrainerSection,
 )
-from workflows.errors import UsageError, did_you_mean
 
 
 class RunSection(Section):
@@ -221,7 +216,7 @@ class Settings(Section):
         if len(roles) == 1:
             own = {k: v for k, v in self.roles[roles[0]].ppo.items() if k != "weight"}
             values, where = values | own, f"roles.{roles[0]}.ppo" if own else where
-        found: PpoSection = _validate(PpoSection, values, where)
+        found: PpoSection = validate(PpoSection, values, where)
         return found
 
     def critic_of(self, model_id: str) -> CriticSection | None:
@@ -234,156 +229,9 @@ class Settings(Section):
         if self.critic is None and not own:
             return None
         values = {**(self.critic.model_dump() if self.critic else {}), **own}
-        found: CriticSection = _validate(CriticSection, values, f"models.{model_id}.critic")
+        found: CriticSection = validate(CriticSection, values, f"models.{model_id}.critic")
         return found
 
     def roles_of(self, model_id: str) -> list[str]:
         """The roles that speak with this model, as far as the settings say so by now."""
         return [role for role, section in self.roles.items() if section.model == model_id]
-
-
-def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
-    """Read a settings file and apply `--set key.path=value` overrides, values in TOML syntax.
-
-    Raises:
-        UsageError: the file is missing or not TOML, or a key or value is not as declared.
-    """
-    return parse_settings(read_settings(path, overrides), str(path))
-
-
-def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same before it is validated and completed: the tables of the file with the overrides in them.
-
-    Raises:
-        UsageError: the file is missing or not TOML, or an override has no place in it.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(
-            f"no settings file {str(file)!r} in {Path.cwd()}; pass --config FILE, or start from the "
-            "pipeline.toml that ships with Cadre"
-        )
-    raw = read_toml(file.read_bytes(), str(file))
-    for override in overrides:
-        set_override(raw, override)
-    return raw
-
-
-def read_toml(data: bytes, where: str) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        UsageError: it is not TOML.
-    """
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: not valid TOML: {error}") from None
-
-
-def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
-    """Validated settings from nested mappings, [sharing] resolved later by the workflow's roles."""
-    settings = _validate(Settings, raw, where)
-    for model_id in settings.models:
-        settings.ppo_of(model_id)
-        settings.critic_of(model_id)
-    return settings
-
-
-def settings_toml(settings: Settings) -> str:
-    """The resolved settings as TOML: what a run keeps, and what reads back to the same settings."""
-    return tomlkit.dumps(_without_none(settings.model_dump(mode="json")))
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [_without_none(v) for v in value]
-    return value
-
-
-def set_override(raw: dict[str, Any], override: str) -> None:
-    """Apply one `key.path=value`, the value in TOML syntax, to nested settings.
-
-    Raises:
-        UsageError: it is not such a text, or its path leads nowhere.
-    """
-    key, separator, text = override.partition("=")
-    if not separator or not all(p.strip() for p in key.split(".")):
-        raise UsageError(f"--set {override!r}: expected KEY=VALUE, for example --set rollout.group_size=4")
-    try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string: --set run.name=first
-    set_value(raw, key, value, f"--set {override!r}")
-
-
-def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Put `value` at the dotted `key` of nested settings, which makes the sections on the way.
-
-    Raises:
-        UsageError: the path leads through a value, or to an entry that a list does not have.
-    """
-    path = [p.strip() for p in key.split(".")]
-    node: Any = raw
-    for step in path[:-1]:
-        node = node.setdefault(step, {}) if isinstance(node, dict) else _list_item(node, step, where)
-    if isinstance(node, list):
-        node[_index(node, path[-1], where)] = value
-    elif isinstance(node, dict):
-        node[path[-1]] = value
-    else:
-        raise UsageError(f"{where}: {'.'.join(path[:-1])} is a value, it has no key {path[-1]!r}")
-
-
-def _index(node: list[Any], step: str, where: str) -> int:
-    if not step.isdigit() or int(step) >= len(node):
-        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries (0 to {len(node) - 1})")
-    return int(step)
-
-
-def _list_item(node: Any, step: str, where: str) -> Any:
-    if not isinstance(node, list):
-        raise UsageError(f"{where}: a value stands where a section is expected, before {step!r}")
-    return node[_index(node, step, where)]
-
-
-def _validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise UsageError(_explain(error, model, where)) from None
-
-
-def _explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    problems = [_explain_one(e, model) for e in error.errors()]
-    head = problems[0] if len(problems) == 1 else f"{len(problems)} problems\n  " + "\n  ".join(problems)
-    return f"{where}: {head}"
-
-
-def _explain_one(problem: Any, model: type[BaseModel]) -> str:
-    location = ".".join(str(p) for p in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        known = _fields_at(model, problem["loc"][:-1])
-        hint = did_you_mean(str(problem["loc"][-1]), known)
-        return f"unknown key {location}{hint}" + ("" if hint else f"; known here: {', '.join(known)}")
-    got = problem.get("input")
-    shown = f", got {got!r}" if not isinstance(got, dict | list) else ""
-    return f"{location}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
-
-
-def _fields_at(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
-    """Names of the fields of the section at `path`, walking through dicts and tuples of sections."""
-    current: Any = model
-    for step in path:
-        fields = getattr(current, "model_fields", {})
-        annotation = fields[step].annotation if step in fields else current
-        current = next((c for c in _sections_in(annotation)), current)
-    return list(getattr(current, "model_fields", {}))
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [s for a in getattr(annotation, "__args__", ()) for s in _sections_in(a)]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.experiments.sweep_folder import is_sweep
-from pipeline.settings.schema import Settings, settings_toml
+from pipeline.settings.reading import settings_toml
+from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, differences, package_versions, plain
 from pipeline.store.shelf import replay_labels

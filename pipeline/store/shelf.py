@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.metrics.iteration import slug
 from pipeline.run.evaluation import place_of
+from pipeline.settings.names import slug
 from pipeline.store.run import IterationStore, Manifest, Run, tables_at
 from pipeline.views.render import brief
 from stages.tables.parquet import TableRef

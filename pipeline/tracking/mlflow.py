@@ -14,10 +14,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pipeline.metrics.iteration import slug
+from pipeline.settings.names import slug, without_password
 from pipeline.tracking.deadline import Worker
 from pipeline.tracking.mlflow_record import MlflowRecord
-from pipeline.tracking.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri, without_password
+from pipeline.tracking.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri
 from pipeline.tracking.tracker import Files, NoTracker, Tracker
 
 if TYPE_CHECKING:

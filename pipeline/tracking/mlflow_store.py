@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.settings.names import without_password
 from workflows.errors import UsageError, did_you_mean
 
 DATABASE: Final = "mlflow.db"
@@ -154,11 +155,6 @@ def git_commit(folder: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def without_password(text: str) -> str:
-    """`text` with `***` for the password of every URL in it."""
-    return re.sub(r"(://[^/:@\s]*:)[^/@\s]+@", r"\1***@", text)
 
 
 def _is_local(root: str) -> bool:

@@ -19,7 +19,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.metrics.iteration import by_name
+from pipeline.metrics.names import by_name
 from stages.base import Account
 
 NO_DATA: Final = "–"

@@ -21,7 +21,7 @@ from pipeline.plan.assemble import Plan, assemble
 from pipeline.run.fleet import Fleet
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from stages.base import Quiet
 from stages.training.group import TrainerGroup
 from tests.benchmarks.long_tasks import messages_of, write_tasks

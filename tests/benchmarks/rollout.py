@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.plan.assemble import Plan, assemble
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from stages.base import Context, Quiet
 from stages.tables.parquet import TableRef
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told

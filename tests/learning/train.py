@@ -14,7 +14,7 @@ from pipeline.plan.assemble import assemble
 from pipeline.run.execution import Finished
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
-from pipeline.settings.schema import load_settings
+from pipeline.settings.reading import load_settings
 from stages.base import Quiet
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.check import memory_report, report
+from pipeline.cli.check import report
 from pipeline.plan.assemble import Plan, assemble
-from pipeline.settings.schema import parse_settings, settings_toml
+from pipeline.plan.memory import memory_report
+from pipeline.settings.reading import parse_settings, settings_toml
 from stages.weights.adapters import AdapterSpec
 from workflows.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import Plan, assemble
-from pipeline.settings.schema import load_settings, parse_settings, settings_toml
+from pipeline.settings.reading import load_settings, parse_settings, settings_toml
 from pipeline.store.run import Run, carried_tables
 from rewards.credit.silent import LeaveOutSilent
 from stages.credit import CreditStage

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import assemble, assemble_evaluation
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from tests.conftest import merge
 
 EVALUATE = {"split": "dev", "tasks": 4}

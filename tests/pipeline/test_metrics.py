@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.metrics.gathered import Gathered, Measure
-from pipeline.metrics.iteration import MAX_NAMES, by_name, iteration_metrics, slug
+from pipeline.metrics.iteration import iteration_metrics
+from pipeline.metrics.names import MAX_NAMES, by_name
+from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef, TableSink
 from workflows.errors import CadreError

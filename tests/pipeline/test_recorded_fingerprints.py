@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import assemble, assemble_evaluation
-from pipeline.settings.schema import Settings, load_settings, parse_settings
+from pipeline.settings.reading import load_settings, parse_settings
+from pipeline.settings.schema import Settings
 from pipeline.store.run import plain
 from tests.conftest import SCRIPTED, merge
 

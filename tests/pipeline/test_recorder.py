@@ -12,7 +12,8 @@ from pipeline.metrics.alarms import Alarm
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
 from pipeline.run.recorder import Recorder
-from pipeline.settings.schema import Settings, parse_settings
+from pipeline.settings.reading import parse_settings
+from pipeline.settings.schema import Settings
 from pipeline.store.run import IterationStore, Run, dump, tables_at
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder

@@ -13,7 +13,7 @@ import pytest
 import tomlkit
 
 from pipeline.plan.assemble import assemble
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from workflows.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import due_stages, replay_plan
 from pipeline.replays.settings import changes_of, overridden, with_values
 from pipeline.replays.source import Source, Stored, _span
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from tests.support.stored_runs import Shape, settings_of, write_iterations, write_run
 from workflows.errors import UsageError

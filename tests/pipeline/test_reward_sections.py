@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import weighted_rewards
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.scoring.score import WeightedRewards

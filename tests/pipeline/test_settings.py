@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.schema import Settings, load_settings, parse_settings, settings_toml
+from pipeline.settings.reading import load_settings, parse_settings, settings_toml
+from pipeline.settings.schema import Settings
 from workflows.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from pipeline.metrics.alarms import Alarm
+from pipeline.settings.names import without_password
 from pipeline.store.samples import choose_episodes
 from pipeline.tracking.mlflow import MlflowTracker, NoTracker, run_link
 from pipeline.tracking.mlflow_store import (
@@ -22,7 +23,6 @@ from pipeline.tracking.mlflow_store import (
     local_database,
     run_tags,
     tracking_uri,
-    without_password,
 )
 from pipeline.tracking.spans import trace_of
 from tests.support.stored_plays import QUESTION, a_play, stored

@@ -19,7 +19,7 @@ import pytest
 from pipeline.cli.ui import show_ui
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from tests.conftest import merge
 from tests.project.test_metrics_page import undocumented
 from tests.support.browser import Browser

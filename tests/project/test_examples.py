@@ -12,7 +12,7 @@ import pytest
 from pipeline.plan.assemble import assemble
 from pipeline.run.execution import run_stages
 from pipeline.run.session import session
-from pipeline.settings.schema import load_settings
+from pipeline.settings.reading import load_settings
 from stages.base import Quiet
 from workflows.loading import BUILTIN_WORKFLOWS
 

@@ -52,7 +52,7 @@ def test_its_own_test_passes_and_check_finds_nothing_in_the_way(project):
 
 def test_its_settings_for_a_real_model_are_complete(project, monkeypatch):
     from pipeline.plan.assemble import assemble
-    from pipeline.settings.schema import load_settings
+    from pipeline.settings.reading import load_settings
 
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.plan.assemble import Plan, assemble, weighted_rewards
-from pipeline.run.evaluation import metric_sections
-from pipeline.settings.schema import load_settings, parse_settings
+from pipeline.plan.evaluation import metric_sections
+from pipeline.settings.reading import load_settings, parse_settings
 from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
 from rewards.scoring.score import score_turns
 from stages.evaluate import evaluate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import assemble
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.demonstrations import DemonstrationServer
 from stages.engines.start import check_spec

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.check import key_problem, report, report_lines
 from pipeline.plan.assemble import assemble
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from stages.engines.base import EngineSpec
 from stages.engines.openai.endpoint import read_endpoint
 from stages.engines.openai.engine import OpenAIEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.sharing import fill_sharing
-from pipeline.settings.schema import parse_settings, settings_toml
+from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.store.run import Run
 
 ROLES = ["sender", "receiver"]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.settings.schema import Settings, parse_settings, settings_toml
+from pipeline.settings.reading import parse_settings, settings_toml
+from pipeline.settings.schema import Settings
 from pipeline.store.run import IterationStore, Run
 from stages.base import StageResult
 from stages.parts import map_parts

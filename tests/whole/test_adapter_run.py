@@ -13,7 +13,7 @@ import torch
 from pipeline.cli.export import export_model
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
-from pipeline.settings.schema import load_settings
+from pipeline.settings.reading import load_settings
 from pipeline.store.run import Run
 
 pytestmark = [

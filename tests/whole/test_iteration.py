@@ -16,7 +16,7 @@ from pipeline.plan.assemble import assemble
 from pipeline.run.execution import Finished
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run, stored_tables
 from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError

@@ -19,7 +19,7 @@ import tomlkit
 
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run, stored_tables
 from stages.base import Quiet
 

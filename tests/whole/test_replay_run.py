@@ -12,7 +12,7 @@ import pytest
 from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.replays.command import run_ablate, run_replay
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from stages.base import Quiet
 
 

@@ -23,7 +23,7 @@ from pipeline.replays.show import replay_page
 from pipeline.replays.source import Source
 from pipeline.report.write import write_report
 from pipeline.run.session import session
-from pipeline.settings.schema import load_settings, parse_settings
+from pipeline.settings.reading import load_settings, parse_settings
 from pipeline.store.run import Run
 from pipeline.store.shelf import shelf_of
 from pipeline.views.render import as_text

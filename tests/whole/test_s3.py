@@ -24,7 +24,7 @@ from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.replays.command import run_ablate, run_replay
 from pipeline.report.write import write_report
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.folder import Folder, check_root
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run, check_part

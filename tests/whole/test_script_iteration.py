@@ -15,7 +15,7 @@ from pipeline.cli.check import report, report_lines
 from pipeline.plan.assemble import assemble
 from pipeline.run.runner import Finished
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from stages.players.actor import PlayerSpec, Shard, play_shard, start_player
 from stages.tables.parquet import TableSink

@@ -22,7 +22,8 @@ from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.experiments.sweep_record import begin_record, child_tags, reopen_record
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
-from pipeline.settings.schema import Settings, parse_settings
+from pipeline.settings.reading import parse_settings
+from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run
 from stages.base import Quiet

@@ -16,7 +16,7 @@ from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
 from pipeline.run.overfit import Solved, overfit_settings
 from pipeline.run.session import session
-from pipeline.settings.schema import parse_settings
+from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from pipeline.store.runs import find_run
 from workflows.errors import RunFailed, UsageError

@@ -388,7 +388,7 @@ def test_rows_without_passages_are_refused_by_number(tmp_path, row, capsys):
 def test_check_tells_formats_rejects_and_what_was_decided(tmp_path, scripted):
     from pipeline.cli.check import report, report_lines
     from pipeline.plan.assemble import assemble
-    from pipeline.settings.schema import parse_settings
+    from pipeline.settings.reading import parse_settings
 
     rows = [_row(number) for number in range(1, 9)]
     rows[2]["answer"] = ["the", "A3"]
@@ -406,7 +406,7 @@ def test_check_tells_formats_rejects_and_what_was_decided(tmp_path, scripted):
 def test_paths_by_split_survive_the_settings_file_of_a_run():
     import tomllib
 
-    from pipeline.settings.schema import parse_settings, settings_toml
+    from pipeline.settings.reading import parse_settings, settings_toml
 
     for path in ("facts", ["a.jsonl", "b/*.parquet"], {"train": "a.jsonl", "dev": ["b.jsonl", "c.jsonl"]}):
         settings = parse_settings({"data": {"path": path, "limit": -5, "public_tests": 2}})
@@ -415,7 +415,7 @@ def test_paths_by_split_survive_the_settings_file_of_a_run():
 
 @pytest.mark.parametrize("data", [{"limit": 0}, {"public_tests": -1}, {"path": 3}])
 def test_data_settings_that_cannot_be_are_refused(data):
-    from pipeline.settings.schema import parse_settings
+    from pipeline.settings.reading import parse_settings
     from workflows.errors import UsageError
 
     with pytest.raises(UsageError, match=f"data.{next(iter(data))}"):
@@ -424,7 +424,7 @@ def test_data_settings_that_cannot_be_are_refused(data):
 
 def test_another_file_under_the_same_name_is_another_run(tmp_path, scripted):
     from pipeline.plan.assemble import assemble
-    from pipeline.settings.schema import parse_settings
+    from pipeline.settings.reading import parse_settings
 
     path = _write(tmp_path / "t.jsonl", *[_row(number) for number in range(8)])
     raw = scripted(data={"path": path})

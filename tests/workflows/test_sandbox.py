@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import weighted_rewards, workflow_options
-from pipeline.settings.schema import Settings, parse_settings
+from pipeline.settings.reading import parse_settings
+from pipeline.settings.schema import Settings
 from tests.benchmarks.hostile import _processes, grade_all
 from tests.benchmarks.hostile_family import programs
 from workflows.errors import UsageError

@@ -1,0 +1,121 @@
+"""Settings files: how they are read, overridden by `--set`, and written back as TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from pipeline.settings.schema import Settings
+from pipeline.settings.section import validate
+from workflows.errors import UsageError
+
+
+def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+    """Read a settings file and apply `--set key.path=value` overrides, values in TOML syntax.
+
+    Raises:
+        UsageError: the file is missing or not TOML, or a key or value is not as declared.
+    """
+    return parse_settings(read_settings(path, overrides), str(path))
+
+
+def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same before it is validated and completed: the tables of the file with the overrides in them.
+
+    Raises:
+        UsageError: the file is missing or not TOML, or an override has no place in it.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(
+            f"no settings file {str(file)!r} in {Path.cwd()}; pass --config FILE, or start from the "
+            "pipeline.toml that ships with Cadre"
+        )
+    raw = read_toml(file.read_bytes(), str(file))
+    for override in overrides:
+        set_override(raw, override)
+    return raw
+
+
+def read_toml(data: bytes, where: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        UsageError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: not valid TOML: {error}") from None
+
+
+def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
+    """Validated settings from nested mappings, [sharing] resolved later by the workflow's roles."""
+    settings = validate(Settings, raw, where)
+    for model_id in settings.models:
+        settings.ppo_of(model_id)
+        settings.critic_of(model_id)
+    return settings
+
+
+def settings_toml(settings: Settings) -> str:
+    """The resolved settings as TOML: what a run keeps, and what reads back to the same settings."""
+    return tomlkit.dumps(_without_none(settings.model_dump(mode="json")))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_none(v) for v in value]
+    return value
+
+
+def set_override(raw: dict[str, Any], override: str) -> None:
+    """Apply one `key.path=value`, the value in TOML syntax, to nested settings.
+
+    Raises:
+        UsageError: it is not such a text, or its path leads nowhere.
+    """
+    key, separator, text = override.partition("=")
+    if not separator or not all(p.strip() for p in key.split(".")):
+        raise UsageError(f"--set {override!r}: expected KEY=VALUE, for example --set rollout.group_size=4")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string: --set run.name=first
+    set_value(raw, key, value, f"--set {override!r}")
+
+
+def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Put `value` at the dotted `key` of nested settings, which makes the sections on the way.
+
+    Raises:
+        UsageError: the path leads through a value, or to an entry that a list does not have.
+    """
+    path = [p.strip() for p in key.split(".")]
+    node: Any = raw
+    for step in path[:-1]:
+        node = node.setdefault(step, {}) if isinstance(node, dict) else _list_item(node, step, where)
+    if isinstance(node, list):
+        node[_index(node, path[-1], where)] = value
+    elif isinstance(node, dict):
+        node[path[-1]] = value
+    else:
+        raise UsageError(f"{where}: {'.'.join(path[:-1])} is a value, it has no key {path[-1]!r}")
+
+
+def _index(node: list[Any], step: str, where: str) -> int:
+    if not step.isdigit() or int(step) >= len(node):
+        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries (0 to {len(node) - 1})")
+    return int(step)
+
+
+def _list_item(node: Any, step: str, where: str) -> Any:
+    if not isinstance(node, list):
+        raise UsageError(f"{where}: a value stands where a section is expected, before {step!r}")
+    return node[_index(node, step, where)]
