@@ -26,7 +26,7 @@ class Section(BaseModel):
 
 def validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:
     try:
-        return model.modelvalidate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
         raise UsageError(_explain(error, model, where)) from None
 
