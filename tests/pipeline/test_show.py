@@ -1,9 +1,7 @@
-"""What people see: all of it, at any width, exactly as a model wrote it and never as markup."""
+"""What people see of a stored run: exactly as a model wrote it and never as markup."""
 
 import io
 import json
-import math
-import time
 
 import pytest
 from rich.console import Console
@@ -15,25 +13,16 @@ from pipeline.store.episodes import find_episode, sample_episodes
 from pipeline.store.run import Manifest, Run, stored_tables
 from pipeline.store.samples import choose_episodes
 from pipeline.store.shelf import shelf_of
-from pipeline.tracking.deadline import Worker
 from pipeline.views.files import iteration_files
-from pipeline.views.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, RichProgress, duration
 from pipeline.views.render import (
-    IterationView,
     as_text,
     echo,
     make_console,
-    number,
-    plain,
-    summary,
-    summary_dict,
-    visible,
 )
-from pipeline.views.runs_table import runs_table
 from pipeline.views.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
 from stages.tables.parquet import TableSink
-from workflows.errors import CadreError, UsageError
+from workflows.errors import UsageError
 from workflows.trajectory import (
     CREDIT,
     EPISODES,
@@ -147,53 +136,6 @@ def tables_of(run):
     return stored_tables(run, 0)[0]
 
 
-def view(**changes):
-    values = {
-        "run": "demo [red]",
-        "iteration": 3,
-        "metrics": {"return/mean": 0.5, "role/answerer/return_mean": 0.25, "rollout/episodes": 4.0},
-        "accounts": [Account("turns to rewards", "turn", 1384, 1381, {"frozen [judge]": 2, "timeout": 1})],
-        "updates": [
-            {"model_id": "team", "version_before": 2, "version_after": 3, "num_rows": 8, "loss": 0.125},
-            {"model_id": "idle", "version_before": 1, "version_after": 1, "skipped": "no signal"},
-        ],
-        "seconds": {"rollout": 2.0, "update/team": 1.0},
-        "notes": ["1 of 4 episodes failed"],
-        "where": {"tables": "/data/" + "long/" * 60, "MLflow": "mlflow ui"},
-    }
-    return IterationView(**values | changes)
-
-
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_summary_says_everything_at_any_width(width):
-    text = as_text(summary(view()), width)
-    flat = " ".join(text.split())
-    for part in ("1,384", "1,381", "2 → 3", "0.125", "not updated: idle", "rollout 2.0 s", "1 of 4 episodes"):
-        assert part in flat
-    assert "2 frozen [judge]" in flat
-    assert "1 timeout" in flat
-    assert all(len(line) <= width for line in text.splitlines() if not line.startswith(("tables", "MLflow")))
-
-
-def test_the_last_lines_say_where_things_are_and_can_be_copied():
-    lines = as_text(summary(view()), 40).splitlines()
-    assert lines[-2].split() == ["tables", "/data/" + "long/" * 60]
-    assert lines[-1] == "MLflow  mlflow ui"
-
-
-def test_an_iteration_without_anything_has_a_summary():
-    empty = view(metrics={}, accounts=[], updates=[], seconds={}, notes=[], where={})
-    assert "no numbers yet" in as_text(summary(empty))
-
-
-def test_the_summary_as_json_accounts_for_every_row_and_is_strict():
-    data = summary_dict(view(metrics={"a": math.nan}))
-    json.dumps(data, allow_nan=False)
-    (row,) = data["rows"]
-    assert row["in"] == row["out"] + sum(row["excluded"].values())
-    assert data["metrics"] == {"a": None}
-
-
 def test_what_a_model_wrote_is_never_markup_and_hides_nothing(run):
     played = find_episode(tables_of(run), "00000/t0/1")
     text = as_text(transcript(played), 200)
@@ -210,13 +152,6 @@ def test_a_terminal_gets_colour_and_a_file_none(run):
     plain_console = make_console(io.StringIO(), 120)
     echo(plain_console, transcript(played))
     assert "\x1b" not in plain_console.file.getvalue()
-
-
-def test_any_text_prints_on_any_encoding():
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    echo(make_console(file), summary(view()))
-    file.flush()
-    assert b"2 \\u2192 3" in file.buffer.getvalue()
 
 
 def test_branches_are_read_one_after_the_other_between_the_turns_of_the_trunk(run):
@@ -332,143 +267,3 @@ def test_an_unfinished_iteration_shows_what_there_is(run, capsys):
 def test_what_is_not_there_is_refused_with_what_there_is(run, iteration, episode, says):
     with pytest.raises(UsageError, match=says):
         print_place(shelf_of(run), iteration, episode=episode, episodes=1, full=False, as_json=False)
-
-
-def test_a_list_of_runs_shows_what_is_known():
-    runs = [
-        {"name": "a", "iterations": 3, "unfinished": [2], "workflow": "qa", "used_at": 1.7e9},
-        {"name": "[b]"},
-    ]
-    text = as_text(runs_table(runs), 80)
-    assert "2 unfinished" in text
-    assert "[b]" in text
-    assert "no runs yet" in as_text(runs_table([]))
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "–"),
-        (0, "0"),
-        (1234567.0, "1,234,567"),
-        (0.123456, "0.1235"),
-        (1e-6, "1e-06"),
-        (1234.5, "1,234"),
-        (math.nan, "nan"),
-        (-math.inf, "-inf"),
-    ],
-)
-def test_numbers_are_short(value, shown):
-    assert number(value) == shown
-
-
-def test_visible_keeps_every_script_and_spells_out_only_what_can_not_be_seen():
-    kept = "naïve 解答 می‌خواهم 👩‍🔬 a\tb\nc"
-    assert visible(kept) == kept
-    assert visible("\ud800\u2028\x9b") == r"\ud800\u2028\x9b"
-    assert plain({"a": [math.inf, (1.0, {"b": math.nan})]}) == {"a": [None, [1.0, {"b": None}]]}
-
-
-class Clock:
-    """Seconds that pass only when told to."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_a_rate_is_that_of_the_last_half_minute():
-    clock = Clock()
-    meter = Meter(clock)
-    assert meter.rate() is None
-    for _ in range(100):
-        clock.now += 1
-        meter.add(5)
-    assert meter.rate() == pytest.approx(5)
-    clock.now += 2 * WINDOW_SECONDS
-    assert meter.rate() < 2  # it falls when nothing comes
-    meter.add(0)
-    assert meter.mean() == 500 / clock.now
-
-
-def test_without_a_terminal_progress_is_a_line_now_and_then_and_one_at_the_end():
-    clock, file = Clock(), io.StringIO()
-    progress = RichProgress(file, clock)
-    progress.start("rollout [x]", 60, "episode")
-    for _ in range(60):
-        clock.now += 1
-        progress.advance(1, tokens=50)
-    progress.finish()
-    progress.finish()
-    progress.advance()  # after the end: nothing
-    lines = file.getvalue().splitlines()
-    assert len(lines) == 2 + 60 / LINE_SECONDS
-    assert lines[0] == "rollout [x]: 60 episodes"
-    assert lines[1] == "rollout [x]: 10/60 episodes  1 episodes/s  50 tokens/s  50 s left"
-    assert lines[-1] == "rollout [x]: 60 episodes in 60.0 s, 1 episodes/s, 50 tokens/s"
-
-
-def test_a_stage_without_a_unit_shows_its_time():
-    clock, file = Clock(), io.StringIO()
-    progress = RichProgress(file, clock)
-    progress.start("start trainer of team", None, "")
-    clock.now += 3
-    progress.finish()
-    progress.start("start engines", 1, "engine")
-    progress.advance()
-    progress.finish()
-    lines = file.getvalue().splitlines()
-    assert lines[:2] == ["start trainer of team", "start trainer of team: 3.0 s"]
-    assert lines[2:] == ["start engines: 1 engine", "start engines: 1 engine in 0.0 s"]
-
-
-def test_on_a_terminal_a_bar_moves_and_gives_way_to_its_last_line(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    clock, file = Clock(), io.StringIO()
-    progress = RichProgress(file, clock)
-    progress.start("reward", 4, "part")
-    clock.now += 2
-    progress.advance(4)
-    progress.start("credit", None, "part")  # starting ends the stage before
-    progress.finish()
-    out = file.getvalue()
-    assert "reward: 4 parts in 2.0 s, 2 parts/s" in out
-    assert "credit: 0 parts" in out
-
-
-def test_many_threads_advance_without_losing_any():
-    from concurrent.futures import ThreadPoolExecutor
-
-    file = io.StringIO()
-    progress = RichProgress(file, Clock())
-    progress.start("x", 4000, "episode")
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: progress.advance(1, tokens=2), range(4000)))
-    progress.finish()
-    assert "x: 4,000 episodes" in file.getvalue().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.4, "0 s"), (59.6, "1:00"), (187, "3:07"), (7387, "2:03:07")]
-)
-def test_durations_are_readable(seconds, shown):
-    assert duration(seconds) == shown
-
-
-def test_a_call_that_hangs_is_left_behind_and_those_after_it_do_not_wait():
-    worker = Worker("test")
-    assert worker.run(lambda: 1, 5) == 1
-    with pytest.raises(ZeroDivisionError):
-        worker.run(lambda: 1 / 0, 5)
-    with pytest.raises(TimeoutError, match="no answer"):
-        worker.run(lambda: time.sleep(0.2), 0.01)
-    with pytest.raises(TimeoutError, match="earlier call"):
-        worker.run(lambda: 2, 60)
-    time.sleep(0.3)
-    assert worker.run(lambda: 3, 5) == 3
-    worker.close()
-    with pytest.raises(CadreError):
-        worker.run(lambda: 4, 5)

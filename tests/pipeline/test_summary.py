@@ -1,0 +1,110 @@
+"""The summary of an iteration, lists of runs, and numbers: all of it, at any width."""
+
+import io
+import json
+import math
+
+import pytest
+
+from pipeline.views.render import (
+    IterationView,
+    as_text,
+    echo,
+    make_console,
+    number,
+    plain,
+    summary,
+    summary_dict,
+    visible,
+)
+from pipeline.views.runs_table import runs_table
+from stages.base import Account
+
+
+def view(**changes):
+    values = {
+        "run": "demo [red]",
+        "iteration": 3,
+        "metrics": {"return/mean": 0.5, "role/answerer/return_mean": 0.25, "rollout/episodes": 4.0},
+        "accounts": [Account("turns to rewards", "turn", 1384, 1381, {"frozen [judge]": 2, "timeout": 1})],
+        "updates": [
+            {"model_id": "team", "version_before": 2, "version_after": 3, "num_rows": 8, "loss": 0.125},
+            {"model_id": "idle", "version_before": 1, "version_after": 1, "skipped": "no signal"},
+        ],
+        "seconds": {"rollout": 2.0, "update/team": 1.0},
+        "notes": ["1 of 4 episodes failed"],
+        "where": {"tables": "/data/" + "long/" * 60, "MLflow": "mlflow ui"},
+    }
+    return IterationView(**values | changes)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_summary_says_everything_at_any_width(width):
+    text = as_text(summary(view()), width)
+    flat = " ".join(text.split())
+    for part in ("1,384", "1,381", "2 → 3", "0.125", "not updated: idle", "rollout 2.0 s", "1 of 4 episodes"):
+        assert part in flat
+    assert "2 frozen [judge]" in flat
+    assert "1 timeout" in flat
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith(("tables", "MLflow")))
+
+
+def test_the_last_lines_say_where_things_are_and_can_be_copied():
+    lines = as_text(summary(view()), 40).splitlines()
+    assert lines[-2].split() == ["tables", "/data/" + "long/" * 60]
+    assert lines[-1] == "MLflow  mlflow ui"
+
+
+def test_an_iteration_without_anything_has_a_summary():
+    empty = view(metrics={}, accounts=[], updates=[], seconds={}, notes=[], where={})
+    assert "no numbers yet" in as_text(summary(empty))
+
+
+def test_the_summary_as_json_accounts_for_every_row_and_is_strict():
+    data = summary_dict(view(metrics={"a": math.nan}))
+    json.dumps(data, allow_nan=False)
+    (row,) = data["rows"]
+    assert row["in"] == row["out"] + sum(row["excluded"].values())
+    assert data["metrics"] == {"a": None}
+
+
+def test_any_text_prints_on_any_encoding():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    echo(make_console(file), summary(view()))
+    file.flush()
+    assert b"2 \\u2192 3" in file.buffer.getvalue()
+
+
+def test_a_list_of_runs_shows_what_is_known():
+    runs = [
+        {"name": "a", "iterations": 3, "unfinished": [2], "workflow": "qa", "used_at": 1.7e9},
+        {"name": "[b]"},
+    ]
+    text = as_text(runs_table(runs), 80)
+    assert "2 unfinished" in text
+    assert "[b]" in text
+    assert "no runs yet" in as_text(runs_table([]))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1234567.0, "1,234,567"),
+        (0.123456, "0.1235"),
+        (1e-6, "1e-06"),
+        (1234.5, "1,234"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_are_short(value, shown):
+    assert number(value) == shown
+
+
+def test_visible_keeps_every_script_and_spells_out_only_what_can_not_be_seen():
+    kept = "naïve 解答 می‌خواهم 👩‍🔬 a\tb\nc"
+    assert visible(kept) == kept
+    assert visible("\ud800\u2028\x9b") == r"\ud800\u2028\x9b"
+    assert plain({"a": [math.inf, (1.0, {"b": math.nan})]}) == {"a": [None, [1.0, {"b": None}]]}

@@ -1,0 +1,45 @@
+"""Records in a database of MLflow, written and read back."""
+
+import os
+
+import pytest
+
+from pipeline.tracking.mlflow import MlflowTracker
+from pipeline.tracking.mlflow_store import (
+    artifact_folder,
+    tracking_uri,
+)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    """A database that the tracker made, under a path with characters that URLs treat specially."""
+    root = tmp_path_factory.mktemp("runs of 100% & more")
+    left = root / "mlflow.db.new-1"  # of a process that was killed long ago
+    left.mkdir()
+    os.utime(left, (0, 0))
+    uri = tracking_uri(None, str(root))
+    tracker = MlflowTracker(uri, "first", artifact_folder(uri), warn=pytest.fail)
+    assert tracker.start("first", None, {}, {}) is not None
+    tracker.close()
+    assert sorted(p.name for p in root.iterdir()) == ["mlflow.db"]
+    return uri
+
+
+@pytest.fixture
+def experiment(request):
+    return request.node.name
+
+
+def tracker_at(uri, experiment, **options):
+    return MlflowTracker(uri, experiment, artifact_folder(uri), **{"warn": pytest.fail, **options})
+
+
+def client_of(uri):
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def points(uri, run_id, name):
+    return [(p.step, p.value) for p in client_of(uri).get_metric_history(run_id, name)]
