@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,6 +11,7 @@ from pipeline.plan.assemble import credit_method, partition_stage, weighted_rewa
 from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.sharing import model_map
+from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.replays.training import Training, training_of
@@ -35,7 +33,6 @@ from workflows.models import ModelMap
 from workflows.script import AnyWorkflow
 
 STEPS: Final = ("reward", "credit", "partition", "advantage")
-LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,7 @@ def replay_plan(
         again=again,
         training=training,
     )
-    return replace(plan, label=checked_label(label) if label else default_label(plan))
+    return replace(plan, label=checked_label(label) if label else _label_of(plan))
 
 
 def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]) -> list[Stage]:
@@ -193,17 +190,10 @@ def check_scores(plan: ReplayPlan, stored: Stored) -> None:
             )
 
 
-def default_label(plan: ReplayPlan) -> str:
-    """A name that says what changed, and is another for other settings."""
-    digest = hashlib.blake2b(json.dumps(plan.identity, sort_keys=True).encode(), digest_size=4).hexdigest()
-    words = [
-        f"{key.rsplit('.', 1)[-1]}-{now}" for key, _, now in plan.changes if isinstance(now, str | float)
-    ]
-    words += [key.rsplit(".", 1)[-1] for key, _, now in plan.changes if not isinstance(now, str | float)]
-    words = [*([plan.source.split] if plan.source.split else []), *words, *(["all"] if plan.again else [])]
-    words += ["update"] if plan.training else []
-    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words) or "unchanged").strip("-.")[:40].rstrip("-.")
-    return f"{text or 'replay'}-{digest}"
+def _label_of(plan: ReplayPlan) -> str:
+    words = [*([plan.source.split] if plan.source.split else []), *words_of(plan.changes)]
+    words += [*(["all"] if plan.again else []), *(["update"] if plan.training else [])]
+    return default_label(words, plan.identity, plan.source.run.folder.child("replays"))
 
 
 def _pure(
@@ -242,11 +232,3 @@ def _cut(stages: Sequence[Stage], until: str | None) -> tuple[Stage, ...]:
             f"--until {until}: with these settings there is no such stage; there are {', '.join(names)}"
         )
     return tuple(stages[: names.index(until) + 1])
-
-
-def checked_label(label: str) -> str:
-    if not LABEL.fullmatch(label):
-        raise UsageError(
-            f"--label {label!r}: use up to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-        )
-    return label

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.replays.plan import LABEL, ReplayPlan, checked_label, replay_plan
+from pipeline.replays.labels import LABEL, checked_label
+from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.settings import with_values
 from pipeline.replays.source import Source
 from pipeline.settings.reading import read_toml

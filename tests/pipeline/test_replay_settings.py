@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import due_stages, replay_plan
+from pipeline.replays.replayer import begin
 from pipeline.replays.settings import changes_of, overridden, with_values
 from pipeline.replays.source import Source, Stored, _span
 from pipeline.settings.reading import parse_settings
@@ -121,16 +123,39 @@ def test_until_cuts_and_refuses_what_is_not_there(run: Run) -> None:
         plan_with(run, until="advantage")
 
 
-def test_labels_follow_from_what_changed(run: Run) -> None:
-    labels = [
-        plan_with(run, *overrides).label
-        for overrides in ([], ["credit.use=rloo"], ["credit.use=grpo"], ["rewards.0.weight=2"])
-    ]
-    assert len(set(labels)) == 4
-    assert labels[1] == plan_with(run, "credit.use=rloo").label
-    assert "rloo" in labels[1]
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ([], "unchanged"),
+        (["credit.use=rloo"], "rloo"),
+        (["credit.use=rloo", "ppo.micro_batch_tokens=99"], "rloo-micro_batch_tokens-99"),
+        (["rewards.0.weight=2"], "f1_by_round-weight-2.0"),
+        (['rewards.0.options={mode="strict"}'], "f1_by_round-mode-strict"),
+        (['rewards=[{use="exact_match"}]'], "exact_match"),
+        (['rewards=[{use="exact_match"}, {use="rewards.token_f1:TokenF1"}]'], "exact_match-TokenF1"),
+        (["roles.planner.frozen=true"], "frozen"),
+    ],
+)
+def test_a_replay_is_called_by_what_changed(run: Run, overrides: list[str], label: str) -> None:
+    assert plan_with(run, *overrides).label == label
+
+
+def test_labels_are_names_of_folders(run: Run) -> None:
     with pytest.raises(UsageError, match="--label"):
         plan_with(run, label="../elsewhere")
+
+
+def test_a_name_that_another_replay_has_gets_a_hash_and_each_goes_on_under_its_own(run: Run) -> None:
+    first = plan_with(run, "credit.use=rloo")
+    begin(first)
+    other = plan_with(run, "credit.use=rloo", again=True)
+    assert (first.label, other.label) == ("rloo", "rloo-all")
+    begin(plan_with(run, "credit.use=grpo", label="exact_match"))
+    taken = plan_with(run, 'rewards=[{use="exact_match"}]')
+    assert re.fullmatch("exact_match-[0-9a-f]{8}", taken.label)
+    begin(taken)
+    assert plan_with(run, 'rewards=[{use="exact_match"}]').label == taken.label
+    assert plan_with(run, "credit.use=rloo").label == "rloo"
 
 
 def test_values_of_a_file_are_settings(run: Run) -> None:
