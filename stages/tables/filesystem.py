@@ -7,6 +7,7 @@ filesystem's own client reads them (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, …
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,7 +18,12 @@ from workflows.errors import CadreError, UsageError, did_you_mean
 
 # They have no folders; making one there makes a bucket, which a misspelt URL should not.
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
-_EXTRAS: Final = {"s3": "s3", "s3a": "s3"}  # protocol → what pip installs it with
+# what pip installs for a protocol; the client of any other is named by fsspec's own message
+_PACKAGES: Final = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+}
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -34,9 +40,11 @@ def filesystem(url: str) -> tuple[Any, str]:
             known = fsspec.available_protocols()
             unknown = f"{protocol!r} is no kind of filesystem{did_you_mean(protocol, known)}"
             raise UsageError(f"{url} can't be opened: {error if protocol in known else unknown}") from None
-        extra = _EXTRAS.get(protocol)
-        remedy = f"pip install 'cadre-rl[{extra}]'" if extra else "install it, or use a folder"
-        raise UsageError(f"{url} needs a package that is not here: {error}; {remedy}") from None
+        package = _PACKAGES.get(protocol)
+        remedy = (
+            f"run: {sys.executable} -m pip install {package}" if package else "install it, or use a folder"
+        )
+        raise UsageError(f"{url} needs a package that is not installed: {error}; {remedy}") from None
     _forget_listings(fs)
     return fs, path
 
