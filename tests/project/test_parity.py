@@ -101,3 +101,16 @@ def test_no_weakness_is_left_out() -> None:
     """They are numbered through: a row that is gone leaves a hole."""
     numbers = re.findall(r"^\| 7\.[A-E] (\d+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
     assert [int(number) for number in numbers] == list(range(1, len(numbers) + 1))
+
+
+def test_what_is_open_is_listed_at_the_top_and_said_in_its_row() -> None:
+    page = PAGE.read_text("utf-8")
+    summary = page.split("## What is open")[1].split("\n## ")[0]
+    listed = {
+        number
+        for group in re.findall(r"\(([^()]*)\)\.$", summary, re.MULTILINE)
+        for number in group.split(", ")
+    }
+    lines = page.splitlines()
+    open_rows = {lines[row.line - 1].split("|")[1].strip() for row in rows() if "open:" in row.shown}
+    assert listed == open_rows
