@@ -2,7 +2,7 @@
 
 A table is a list of Parquet parts. Part `k` of every table of an iteration up to `credit` holds
 the same groups, so that stages which work group by group are maps over part numbers, without a
-shuffle (`docs/design.md`, "Aligned parts").
+shuffle (`docs/design.md`, S1).
 """
 
 from __future__ import annotations
