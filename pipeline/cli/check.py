@@ -40,6 +40,7 @@ def report(plan: Plan) -> dict[str, Any]:
             "path": settings.data.path,
             "splits": dict(sorted(Counter(plan.tasks.tasks["split"].to_pylist()).items())),
             "formats": list(plan.tasks.formats),
+            "folded_rows": plan.tasks.folded,
             "rejected_rows": len(plan.tasks.rejects),
             "rejects": reject_report(plan.tasks.rejects),
             "notes": dict(plan.tasks.notes),

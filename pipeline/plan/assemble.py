@@ -135,6 +135,9 @@ def _load_tasks(settings: Settings, path: DataPath) -> LoadedTasks:
         max_bad_share=settings.data.max_bad_share,
         public_tests=settings.data.public_tests,
         limit=settings.data.limit,
+        repeats=settings.data.repeats,
+        delimiter=settings.data.delimiter,
+        encoding=settings.data.encoding,
     )
 
 

@@ -23,6 +23,8 @@ from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
 
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}
+_LATER_DATA_KEYS = {"repeats": "fold", "delimiter": ",", "encoding": "utf-8"}
+_NEVER = object()
 _OF_TRAINERS = {"trainer", "ppo", "critic", "reference"}
 
 
@@ -36,7 +38,7 @@ def fingerprints_of(
     rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
-            "data": dump["data"],
+            "data": _without_defaults(dump["data"]),
             "seed": settings.run.seed,
             "shard": settings.rollout.tasks_per_shard,
         },
@@ -44,6 +46,11 @@ def fingerprints_of(
         **pure_fingerprints(settings, partition, tokens),
     }
     return fingerprints | trainer_fingerprints(settings, stages, learn)
+
+
+def _without_defaults(data: dict[str, Any]) -> dict[str, Any]:
+    """[data] without the keys that came later and are as they were before: older runs go on."""
+    return {key: value for key, value in data.items() if value != _LATER_DATA_KEYS.get(key, _NEVER)}
 
 
 def trainer_fingerprints(

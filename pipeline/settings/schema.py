@@ -41,6 +41,9 @@ class DataSection(Section):
     max_bad_share: Share = 0.0  # share of rows that may be unusable before the file is refused
     public_tests: Annotated[int, Field(ge=0)] = 1  # cases of one list of tests that prompts may show
     limit: int | None = None  # the first so many tasks of every split, the last if negative
+    repeats: Literal["fold", "reject"] = "fold"  # rows that say again what an earlier row said
+    delimiter: str = ","  # between the fields of .csv files
+    encoding: str = "utf-8"  # of text files without a byte-order mark
 
     @field_validator("limit")
     @classmethod

@@ -184,4 +184,4 @@ def test_a_field_of_any_shape_makes_a_task_or_a_reject_never_a_crash(data, tmp_p
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_text(json.dumps(GOOD_ROWS[format]) + "\n" + json.dumps(row) + "\n")
     loaded = load_tasks(str(path), format=format, max_bad_share=0.5)
-    assert loaded.tasks.num_rows + len(loaded.rejects) == 2
+    assert loaded.tasks.num_rows + loaded.folded + len(loaded.rejects) == 2

@@ -55,12 +55,12 @@ def test_a_split_that_is_asked_for_by_another_name_is_refused_with_ours(tmp_path
 # ids and accounting across files
 
 
-def test_a_row_that_an_earlier_file_has_is_a_reject(tmp_path):
+def test_a_row_that_an_earlier_file_has_is_a_reject_where_repeats_are(tmp_path):
     one, other = (
         write(tmp_path / "train.jsonl", qa_row(1, id="a")),
         write(tmp_path / "dev.jsonl", qa_row(1, id="a"), qa_row(2)),
     )
-    loaded = load_tasks([one, other], max_bad_share=0.5)
+    loaded = load_tasks([one, other], max_bad_share=0.5, repeats="reject")
     assert [(r.file, r.cause) for r in loaded.rejects] == [("dev.jsonl", REPEATED)]
     assert "train.jsonl" in loaded.rejects[0].reason
 

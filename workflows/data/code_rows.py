@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from workflows.data.chats import joined_texts
 from workflows.data.fields import (
     BAD_FIELD,
     BAD_TESTS,
@@ -22,19 +23,24 @@ from workflows.data.fields import (
     first_label,
     first_text,
     given,
-    joined_texts,
     problem_text,
 )
+from workflows.data.packed import unpacked
 from workflows.errors import CadreError
 from workflows.tools.code.cases import read_tests
 
 Tests = dict[str, Any]  # canonical: kind, fn_name, cases, checker, setup
 
-PROBLEMS: Final = ("problem", "question", "query")
+PROBLEMS: Final = (
+    *("problem", "question", "query"),
+    "question_content",  # LiveCodeBench
+    *("problem_description", "problem_statement", "description"),  # LeetCodeDataset, CodeContests
+)
+PROMPTS: Final = ("prompt", "raw_prompt", "messages", "conversations")
 STARTERS: Final = ("starter_code", "extra_info.starter_code")
 PUBLIC: Final = ("public_tests", "public_test_cases")
 PRIVATE: Final = ("private_tests", "private_test_cases")
-TESTS: Final = ("tests", "test_cases")
+TESTS: Final = ("tests", "test_cases", "input_output")  # the last: APPS, TACO
 ANSWERS: Final = (  # names that hold tests in some data sets and a text in others
     "answer",
     "label",
@@ -43,6 +49,7 @@ ANSWERS: Final = (  # names that hold tests in some data sets and a text in othe
     "reward_model.target",
     "reward_model",
     "extra_info.tests",
+    "verification_info",  # SYNTHETIC
 )
 IDS: Final = ("uid", "query_id", "id", "task_id", "question_id")
 SOURCES: Final = ("source", "data_source", "datasource", "extra_info.source")
@@ -68,12 +75,12 @@ _HEADINGS: Final = re.compile(
 def from_code(row: Mapping[str, Any], public_tests: int) -> Draft:
     """The problem, the tests and the rest are where the first of many names has them.
 
-    The problem is the first of PROBLEMS that is a text, else all that `prompt` says, without the
-    headings that wrap a question in some data sets. Tests are public and private ones by these
+    The problem is the first of PROBLEMS that is a text, else all that the first of PROMPTS says, without
+    the headings that wrap a question in some data sets. Tests are public and private ones by these
     names, on the row, in an object of tests or in `extra_info`; else the first list of TESTS or
     ANSWERS, of which the first `public_tests` cases are public.
     """
-    text = first_text(row, PROBLEMS) or joined_texts(row.get("prompt"))
+    text = next(filter(None, map(joined_texts, given(row, (*PROBLEMS, *PROMPTS)))), None)
     public, private = _found_tests(row)
     return code_draft(
         unwrapped(problem_text(text, "problem")),
@@ -208,7 +215,7 @@ def _sets(value: Any) -> tuple[Any, Any] | None:
     inner = decoded(value.get("tests"))
     if isinstance(inner, Mapping) and (sets := _sets(inner)):
         return sets
-    public, private = next(given(value, PUBLIC), None), next(given(value, PRIVATE), None)
+    public, private = (unpacked(next(given(value, names), None)) for names in (PUBLIC, PRIVATE))
     if private is None:
         return None if public is None else (None, _with_shared(value, public))
     # Named apart, but nothing public: that is what the data set says, not one list.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from workflows.data.fields import (
     BAD_FIELD,
@@ -17,12 +18,22 @@ from workflows.data.fields import (
     Converter,
     Draft,
     Unusable,
+    has_path,
+    paths_of,
 )
 from workflows.data.files import DataFile, split_name
-from workflows.data.formats import EXPECTED, NAMES, converter, detect, from_columns
+from workflows.data.formats import (
+    EXPECTED,
+    NAMES,
+    converter,
+    detect,
+    detect_beside,
+    from_columns,
+)
 from workflows.data.math_rows import known_set
 from workflows.data.rejects import Reject
-from workflows.data.rows import Broken, read_rows
+from workflows.data.rows import Broken, Reading, delimiter_hint, read_rows
+from workflows.data.shapes import usual_shape
 from workflows.errors import DataError, UsageError, did_you_mean
 from workflows.loading import load_object
 from workflows.trajectory import to_json
@@ -33,45 +44,83 @@ MAX_TASK_CHARS: Final = (
 
 RENAMED_NOTE: Final = "ids made distinct: an earlier file gives them to another task"
 SHARED_NOTE: Final = "tasks of another split with the inputs of a task of train"
+FOLDED_NOTE: Final = "rows that repeat a task, folded into the first of it"
+FOLDED_ACROSS_NOTE: Final = "rows that repeat a task of another split, folded into the first of it"
+SAME_CONTENT_NOTE: Final = "tasks with the content of another task of their split under another id"
+
+Repeats = Literal["fold", "reject"]
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first task of an id."""
+
+    path: str
+    row: int
+    row_hash: str
+    split: str
 
 
 class Collector:
-    """Reads files one after another.
+    """Reads files one after another. Rows read = tasks + folded rows + rejects.
 
     Attributes:
         tasks: rows of the schema TASKS, in the order of the files.
+        folded: how many rows repeat a task that is there already, and so make no second one.
         rejects: the rows that became no task.
         notes: what was decided about rows that are used, counted.
         formats: the formats that were read, in their order.
     """
 
-    def __init__(self, format: str, columns: Mapping[str, str] | None, public_tests: int) -> None:
+    def __init__(
+        self,
+        format: str,
+        columns: Mapping[str, str] | None,
+        public_tests: int,
+        repeats: Repeats = "fold",
+        reading: Reading | None = None,
+    ) -> None:
         self.tasks: list[dict[str, Any]] = []
+        self.folded = 0
         self.rejects: list[Reject] = []
         self.notes: Counter[str] = Counter()
         self.formats: list[str] = []
+        self._columns = columns
         self._public_tests = public_tests
+        self._repeats = repeats
+        self._reading = reading or Reading()
         self._loader = format if ":" in format else None
+        self._converters: dict[str, Converter] = {}
         self._converter = self._declared(format, columns)
-        self._first: dict[str, tuple[str, int, str]] = {}  # by id: file, row and hash of its first task
+        self._first: dict[str, _First] = {}  # by id
+        self._contents: set[tuple[str, str]] = set()  # splits and hashes of all tasks
 
     def read(self, file: DataFile) -> None:
         """Add what one file holds.
 
         Raises:
-            DataError: it can't be read, or its first row is of no known format.
+            DataError: it can't be read, its first row is of no known format, or a column that the
+                settings name is in none of its rows.
             UsageError: the loader that the format names can't be imported.
         """
-        convert = self._converter
+        first_format, unseen, last = "", dict(self._columns or {}), None
         for number, row in self._rows(file.path):
             try:
-                fields = _object(row)
+                fields = last = _object(row if self._columns or self._loader else usual_shape(row))
+                if unseen:
+                    unseen = {name: path for name, path in unseen.items() if not has_path(fields, path)}
+                convert = self._converter
                 if convert is None:
-                    convert = self._detected(fields, file.path, number)
+                    name = detect_beside(fields, first_format) if first_format else None
+                    name = name or self._detected(row, fields, file.path, number)
+                    first_format = first_format or name
+                    convert = self._converter_of(name)
                 self._add(_drafted(fields, convert), file, number)
             except Unusable as unusable:
                 name = PurePosixPath(file.path).name
                 self.rejects.append(Reject(number, unusable.cause, unusable.reason, name))
+        if unseen and last is not None:
+            raise DataError(_missing_columns(unseen, file.path, last))
 
     def count_shared(self) -> None:
         """Note tasks of a held-out split that train asks, too: their scores say less than they seem to."""
@@ -99,19 +148,23 @@ class Collector:
         return converter(format, self._public_tests)
 
     def _rows(self, path: str) -> Iterator[tuple[int, Any]]:
-        return _loaded_by(self._loader, path) if self._loader else read_rows(path)
+        return _loaded_by(self._loader, path) if self._loader else read_rows(path, reading=self._reading)
 
-    def _detected(self, row: Mapping[str, Any], path: str, number: int) -> Converter:
-        name = detect(row)
-        if name is None:
-            fields = ", ".join(map(str, row)) or "no fields"
-            raise DataError(
-                f"tasks {path!r}, row {number}: of no known format; it has {fields}; expected {EXPECTED}; "
-                "or say which column is which in [data] columns"
-            )
+    def _detected(self, row: Any, fields: Mapping[str, Any], path: str, number: int) -> str:
+        if (name := detect(fields)) is not None:
+            return name
+        shown = ", ".join(map(str, row)) or "no fields"
+        raise DataError(
+            f"tasks {path!r}, row {number}: of no known format; it has {shown}; expected {EXPECTED}; "
+            f"or say which column is which in [data] columns{delimiter_hint(path, fields)}"
+        )
+
+    def _converter_of(self, name: str) -> Converter:
+        if name not in self._converters:
+            self._converters[name] = converter(name, self._public_tests)
         if name not in self.formats:
             self.formats.append(name)
-        return converter(name, self._public_tests)
+        return self._converters[name]
 
     def _add(self, draft: Draft, file: DataFile, number: int) -> None:
         try:
@@ -121,8 +174,14 @@ class Collector:
         if (size := len(inputs) + len(gold)) > MAX_TASK_CHARS:
             raise Unusable(TOO_LARGE, f"it has {size} characters, at most {MAX_TASK_CHARS} are read")
         row_hash = blake2b(f"[{inputs},{gold}]".encode(), digest_size=16).hexdigest()
-        task_id = self._distinct_id(draft.task_id, row_hash, file, number)
         split = file.split if file.declared else split_name(draft.split or file.split)
+        task_id = self._distinct_id(draft.task_id, row_hash, file, number, split)
+        if task_id is None:
+            return
+        self._first[task_id] = _First(file.path, number, row_hash, split)
+        if (split, row_hash) in self._contents:
+            self.notes[SAME_CONTENT_NOTE] += 1
+        self._contents.add((split, row_hash))
         self.tasks.append(
             {
                 "task_id": task_id,
@@ -135,21 +194,43 @@ class Collector:
         )
         self.notes.update(draft.notes)
 
-    def _distinct_id(self, own: str | None, row_hash: str, file: DataFile, number: int) -> str:
-        task_id = own or row_hash
-        if first := self._first.get(task_id):
-            path, row, its_hash = first
-            if own is None or path == file.path or its_hash == row_hash:
-                what, where = "id" if own else "content", f"row {row}"
-                if path != file.path:
-                    where += f" of {path!r}"
-                raise Unusable(REPEATED, f"its {what} is that of {where} (task {task_id!r})")
-            task_id = f"{task_id}~{row_hash[:8]}"
-            if task_id in self._first:
-                raise Unusable(REPEATED, f"its id and content are those of task {task_id!r}")
-            self.notes[RENAMED_NOTE] += 1
-        self._first[task_id] = (file.path, number, row_hash)
+    def _distinct_id(
+        self, given_id: str | None, row_hash: str, file: DataFile, number: int, split: str
+    ) -> str | None:
+        """The id of a new task; None for a row that repeats one and is folded into it."""
+        task_id = given_id or row_hash
+        if (first := self._first.get(task_id)) is None:
+            return task_id
+        if first.row_hash == row_hash:
+            self._repeated(first, task_id, file, split, "id and content" if given_id else "content")
+            return None
+        if first.path == file.path:
+            raise Unusable(
+                REPEATED, f"its id is that of row {first.row}, its content is another (task {task_id!r})"
+            )
+        task_id = f"{task_id}~{row_hash[:8]}"
+        if (first := self._first.get(task_id)) is not None:
+            self._repeated(first, task_id, file, split, "id and content")
+            return None
+        self.notes[RENAMED_NOTE] += 1
         return task_id
+
+    def _repeated(self, first: _First, task_id: str, file: DataFile, split: str, what: str) -> None:
+        if self._repeats == "reject":
+            where = f"row {first.row}" + (f" of {first.path!r}" if first.path != file.path else "")
+            raise Unusable(REPEATED, f"its {what} is that of {where} (task {task_id!r})")
+        self.folded += 1
+        self.notes[FOLDED_NOTE if split == first.split else FOLDED_ACROSS_NOTE] += 1
+
+
+def _missing_columns(missing: Mapping[str, str], path: str, row: Mapping[str, Any]) -> str:
+    """The message about columns of the settings that no row of a file has, each with the closest one."""
+    known = list(paths_of(row))
+    each = "; ".join(f"{name} = {column!r}{did_you_mean(column, known)}" for name, column in missing.items())
+    return (
+        f"[data] columns names what no row of {path!r} has: {each}; "
+        f"its rows have {', '.join(map(str, row)) or 'nothing'}{delimiter_hint(path, row)}"
+    )
 
 
 def _object(row: Any) -> Mapping[str, Any]:

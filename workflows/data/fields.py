@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +17,14 @@ BAD_GOLD: Final = "a gold answer that nothing can match"
 NO_TESTS: Final = "no tests"
 BAD_TESTS: Final = "tests that can't be read"
 BAD_FIELD: Final = "a field of another type"
+NO_COLUMN: Final = "a column that is missing"
+UNDECIDABLE: Final = "a proof or another answer that no grader can decide"
+UNANSWERABLE: Final = "a question that its data set calls unanswerable"
 REPEATED: Final = "seen before"
 TOO_LARGE: Final = "too large"
+
+MAX_PATH_DEPTH: Final = 3
+MAX_LITERAL_CHARS: Final = 100_000  # of a Python literal, whose parser is slow and deep
 
 
 class Unusable(Exception):
@@ -45,13 +52,38 @@ Converter = Callable[[Mapping[str, Any]], Draft]
 
 
 def at(row: Any, path: str) -> Any:
-    """The value at a dotted path, None where there is none. A key that holds a dot itself wins."""
+    """The value at a dotted path, None where there is none. A key that holds a dot itself wins.
+
+    An object on the way may be JSON text, as in exports of nested columns to CSV.
+    """
+    if isinstance(row, str):
+        row = decoded(row)
     if not isinstance(row, dict | Mapping):  # dict first: the test for an abstract class is slow
         return None
     if path in row:
         return row[path]
     head, dot, rest = path.partition(".")
     return at(row[head], rest) if dot and head in row else None
+
+
+def has_path(row: Any, path: str) -> bool:
+    """Whether there is something at a dotted path, null included."""
+    row = decoded(row)
+    if not isinstance(row, dict | Mapping):
+        return False
+    if path in row:
+        return True
+    head, dot, rest = path.partition(".")
+    return bool(dot) and head in row and has_path(row[head], rest)
+
+
+def paths_of(row: Any, above: str = "") -> Iterator[str]:
+    """The dotted paths of a row and of the objects in it, for a message about one that is not there."""
+    row = decoded(row)
+    if isinstance(row, dict | Mapping) and above.count(".") < MAX_PATH_DEPTH:
+        for name, value in row.items():
+            yield f"{above}{name}"
+            yield from paths_of(value, f"{above}{name}.")
 
 
 def given(row: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
@@ -78,30 +110,6 @@ def problem_text(value: Any, what: str = "question") -> str:
     return value
 
 
-def last_user_text(messages: Any) -> str | None:
-    """What the user says last in a list of chat messages; None where that is nothing."""
-    said = [text for role, text in _messages(messages) if role == "user" and text.strip()]
-    return said[-1] if said else None
-
-
-def joined_texts(messages: Any) -> str | None:
-    """All that is said in a list of chat messages, or a text as it is."""
-    if isinstance(messages, str):
-        return messages if messages.strip() else None
-    return "\n\n".join(text for _, text in _messages(messages) if text.strip()) or None
-
-
-def _messages(value: Any) -> Iterator[tuple[str, str]]:
-    for message in value if isinstance(value, list) else ():
-        if not isinstance(message, Mapping):
-            continue
-        content = message.get("content")
-        if isinstance(content, list):  # parts: [{type: "text", text: …}, …]
-            content = "".join(str(at(part, "text") or "") for part in content)
-        if isinstance(content, str):
-            yield str(message.get("role")), content
-
-
 def label(row: Mapping[str, Any], path: str) -> str | None:
     """An id, a split or a source: a text or a whole number."""
     value = at(row, path)
@@ -126,12 +134,29 @@ def number_text(value: float) -> str:
 
 
 def decoded(value: Any) -> Any:
-    """A text that is a JSON object or list as what it says; any other value as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
+    """What a text of a JSON or Python object or list says; any other value as it is."""
+    if not isinstance(value, str) or (text := value.strip())[:1] + text[-1:] not in ("{}", "[]"):
+        return value
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if "'" not in text or len(text) > MAX_LITERAL_CHARS:
+        return value
+    try:  # str() of a Python list, as CSV files of pandas hold it
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return value
+
+
+def text_list(value: Any) -> Any:
+    """The texts of a list that is written as one text, `'["a", "b"]'`; any other value as it is.
+
+    Only lists of texts: `[1, 2]` may be an interval or a vector, and is an answer as it stands.
+    """
+    items = decoded(value) if isinstance(value, str) else None
+    if isinstance(items, list) and items and all(isinstance(item, str) for item in items):
+        return items
     return value
 
 

@@ -12,9 +12,12 @@ from functools import partial
 from typing import Any, Final
 
 from workflows.data.benchmark_rows import from_humaneval, from_mbpp
+from workflows.data.chats import asked, chat, first_asked, joined_texts
+from workflows.data.choices import from_choices, has_choices
 from workflows.data.code_rows import code_draft, from_code, has_tests
 from workflows.data.fields import (
     BAD_FIELD,
+    NO_COLUMN,
     NO_GOLD,
     Converter,
     Draft,
@@ -22,12 +25,12 @@ from workflows.data.fields import (
     at,
     first_text,
     given,
+    has_path,
     label,
     names,
     problem_text,
 )
-from workflows.data.math_rows import SOURCES as MATH_SOURCES
-from workflows.data.math_rows import from_gsm8k, from_math, known_set, math_answers
+from workflows.data.math_rows import from_gsm8k, from_math, inner_answer, is_mathematics, math_answers
 from workflows.data.qa_rows import (
     ANSWERS,
     PROMPTS,
@@ -83,6 +86,7 @@ FORMATS: Final[Mapping[str, Converter]] = {
     "nq_open": from_nq_open,
     "math": from_math,
     "gsm8k": from_gsm8k,
+    "choices": from_choices,
 }
 CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
     "cadre": from_cadre,
@@ -92,10 +96,19 @@ CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
 }
 # Formats whose rows a program makes: [data] path says what of, and the import path what makes them.
 MADE_FORMATS: Final[Mapping[str, str]] = {"signal": "workflows.teams.signal:tasks"}
+# What a row of another one of these in the same file is read as; within one, the first row decides.
+FAMILIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("qa", "hotpotqa", "nq_open"), "question answering"),
+    **dict.fromkeys(("math", "gsm8k"), "mathematics"),
+    **dict.fromkeys(("code", "humaneval", "mbpp"), "code"),
+    "choices": "multiple choice",
+    "cadre": "any",
+}
 NAMES: Final = (*CODE_FORMATS, *FORMATS, *MADE_FORMATS)
 EXPECTED: Final = (
     "cadre {inputs: {…}, gold: {…}}; qa, nq_open and hotpotqa {question, answer}; math and gsm8k "
-    "{problem or question, answer or solution}; code {problem, tests}; humaneval and mbpp as published"
+    "{problem or question, answer or solution}; code {problem, tests}; choices {question, choices, answer}; "
+    "humaneval and mbpp as published"
 )
 
 
@@ -118,23 +131,30 @@ def detect(row: Mapping[str, Any]) -> str | None:
         return "hotpotqa"
     if has_tests(row):
         return "code"
+    if has_choices(row):
+        return "choices"
     answer = row.get("answer")
     if "question" in row and isinstance(answer, str) and "####" in answer:
         return "gsm8k"
-    if _is_math(row):
+    if is_mathematics(row):
         return "math"
-    is_chat = any(isinstance(prompt, list) for prompt in given(row, PROMPTS))
+    is_chat = any(chat(prompt) for prompt in given(row, PROMPTS))
     if "question" in row and not is_chat and ("answer" in row or "answers" in row):
         return "nq_open"
-    asks = is_chat or first_text(row, ("question", "query")) is not None
+    asks = is_chat or first_asked(row, ("question", "query")) is not None
     return "qa" if asks and any(True for _ in given(row, ANSWERS)) else None
 
 
-def _is_math(row: Mapping[str, Any]) -> bool:
-    gold = any(True for _ in given(row, (*ANSWERS, "solution")))
-    if "problem" in row or row.get("ability") == "math" or "\\boxed" in str(row.get("solution")):
-        return gold
-    return gold and known_set(str(at(row, path) or "") for path in MATH_SOURCES) is not None
+def detect_beside(row: Mapping[str, Any], first: str) -> str:
+    """The format of a row in a file whose first row is of format `first`.
+
+    Another family than the first row's counts only where the row says so by itself: by its tests, its
+    choices, or what marks mathematics. That a row could be a question with any answer says nothing.
+    """
+    name = detect(row)
+    if name is None or FAMILIES[name] in (FAMILIES[first], "question answering"):
+        return first
+    return name
 
 
 _COLUMNS: Final = (
@@ -151,12 +171,15 @@ _COLUMNS: Final = (
     "split",
     "source",
 )
-_COLUMN_SETS: Final = (
+COLUMN_SETS: Final = (
     {"question", "answers"},
     {"problem", "answers"},
     {"problem", "tests"},
     {"problem", "private_tests"},
 )
+
+
+REQUIRED_COLUMNS: Final = frozenset({"question", "problem", "answers", "tests", "private_tests"})
 
 
 def from_columns(columns: Mapping[str, str], public_tests: int) -> Converter:
@@ -176,7 +199,7 @@ def from_columns(columns: Mapping[str, str], public_tests: int) -> Converter:
                 f"[data] columns knows no {name!r}{did_you_mean(name, _COLUMNS)}; "
                 f"one of {', '.join(_COLUMNS)}"
             )
-    if not any(needed <= columns.keys() for needed in _COLUMN_SETS):
+    if not any(needed <= columns.keys() for needed in COLUMN_SETS):
         missing = "no answers" if "answers" not in columns else "no question and no problem"
         raise DataError(
             f"[data] columns names {missing}; write for example "
@@ -187,9 +210,9 @@ def from_columns(columns: Mapping[str, str], public_tests: int) -> Converter:
 
 
 def _converted(row: Mapping[str, Any], columns: Mapping[str, str], public_tests: int) -> Draft:
-    for column in columns.values():
-        if column not in row and column.partition(".")[0] not in row:
-            raise Unusable(BAD_FIELD, f"no column {column!r}{did_you_mean(column, row)}; it has {names(row)}")
+    for name, column in columns.items():
+        if name in REQUIRED_COLUMNS and not has_path(row, column):
+            raise Unusable(NO_COLUMN, f"no column {column!r}; it has {names(row)}")
     return replace(
         _from_values({name: at(row, column) for name, column in columns.items()}, public_tests),
         task_id=label(row, columns["id"]) if "id" in columns else None,
@@ -201,7 +224,7 @@ def _converted(row: Mapping[str, Any], columns: Mapping[str, str], public_tests:
 def _from_values(values: Mapping[str, Any], public_tests: int) -> Draft:
     if "tests" in values or "private_tests" in values:
         return code_draft(
-            problem_text(values["problem"], "problem"),
+            problem_text(joined_texts(values["problem"]) or values["problem"], "problem"),
             values.get("public_tests"),
             values.get("private_tests", values.get("tests")),
             public_tests,
@@ -212,10 +235,10 @@ def _from_values(values: Mapping[str, Any], public_tests: int) -> Draft:
     if values["answers"] is None:
         raise Unusable(NO_GOLD, "no gold answer")
     if "problem" in values:
-        problem = problem_text(values["problem"], "problem")
-        return Draft({"problem": problem}, {"answers": math_answers(values["answers"])})
+        problem = asked(values["problem"], "problem")
+        return Draft({"problem": problem}, {"answers": math_answers(inner_answer(values["answers"]))})
     answers, notes = qa_answers(coerced_answers(values["answers"]))
-    return Draft({"question": problem_text(values["question"])}, {"answers": answers}, notes=notes)
+    return Draft({"question": asked(values["question"])}, {"answers": answers}, notes=notes)
 
 
 def _object(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import lzma
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import IO, Any, Final, NoReturn
@@ -17,14 +18,22 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflows.data import SHIPPED
-from workflows.errors import DataError, did_you_mean
+from workflows.data.missing import exists, missing
+from workflows.errors import DataError
 from workflows.trajectory import clean_text
 
 READ_ROWS: Final = 10_000  # rows of a columnar file that are held as Python objects at a time
-TEXT_FORMATS: Final = (".jsonl", ".ndjson", ".json", ".csv")
+TEXT_FORMATS: Final = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 COLUMNAR_FORMATS: Final = (".parquet", ".arrow")
 
+_MAX_FIELD: Final = 2**31 - 1  # characters of a field of a CSV file; Python's own limit is 131,072
+_MARKS: Final = (  # byte-order marks; the longer ones first, because UTF-32's begins with UTF-16's
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _COMPRESSIONS: Final = (".gz", ".bz2", ".xz", ".zip")
 
 
@@ -35,7 +44,39 @@ class Broken:
     reason: str
 
 
-def read_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How text files are read, where they do not say so themselves.
+
+    Attributes:
+        delimiter: between the fields of a .csv file. A .tsv file has tabs.
+        encoding: of text files. A byte-order mark of UTF-8, UTF-16 or UTF-32 wins over it.
+
+    Raises:
+        DataError: a delimiter that is not one character, or an encoding that Python does not know.
+    """
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise DataError(
+                f"[data] delimiter is {self.delimiter!r}, expected one character between the fields of a "
+                r'.csv file, for example ";" or "\t"'
+            )
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise DataError(
+                f"[data] encoding is {self.encoding!r}, which names no text encoding; expected for example "
+                "utf-8, latin-1, cp1252, utf-16, gb18030 or shift_jis"
+            ) from None
+
+
+def read_rows(
+    path: str, columns: Sequence[str] | None = None, reading: Reading | None = None
+) -> Iterator[tuple[int, Any]]:
     """Yield `(row number from 1, decoded row or Broken)`.
 
     Reads .jsonl (numbered by line, blank lines skipped), .json (a list, an object whose `data` is one,
@@ -47,24 +88,35 @@ def read_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[tuple
     Raises:
         DataError: no such file, of no such format, or not readable as that format from its start.
     """
-    name = format_name(path)
+    name, reading = format_name(path), reading or Reading()
     try:
         if name.endswith(COLUMNAR_FORMATS):
             with fsspec.open(path, "rb") as file:
                 yield from _columnar(file, columns, name.endswith(".parquet"))
         elif name.endswith(TEXT_FORMATS):
-            with fsspec.open(path, "rb", compression="infer") as file:
-                if name.endswith(".csv"):
-                    yield from _csv(file)
+            with fsspec.open(path, "rb", compression="infer") as raw:
+                file = _as_utf8(raw, reading.encoding)
+                if name.endswith((".csv", ".tsv")):
+                    yield from _csv(file, "\t" if name.endswith(".tsv") else reading.delimiter)
                 elif name.endswith(".json"):
                     yield from _json(file)
                 else:
                     yield from _lines(file)
+        elif not exists(path):
+            raise DataError(missing(path))
         else:
             raise DataError(
-                f"{path!r} is no .jsonl, .json, .csv, .parquet or .arrow file and no built-in name"
-                f"{did_you_mean(path, SHIPPED)}; built in: {', '.join(SHIPPED)}"
+                f"{path!r} is of a kind that can't be read; expected a file that ends in "
+                f"{', '.join((*TEXT_FORMATS, *COLUMNAR_FORMATS))}"
             )
+    except FileNotFoundError as error:
+        raise DataError(missing(path)) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path!r} is not text in {error.encoding}: byte {error.object[error.start]:#04x} at "
+            f"{error.start} is not; set [data] encoding, for example "
+            f'encoding = "{"utf-8" if error.encoding != "utf-8" else "latin-1"}"'
+        ) from error
     # pyarrow's and fsspec's errors are of the first kinds; ImportError: the package for a URL's
     # protocol; the last three: a compressed file that is cut short or damaged
     except (
@@ -125,13 +177,35 @@ def _decode(line: bytes) -> Any:
         return Broken(f"not JSON ({error})")
 
 
-def _csv(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+def _as_utf8(file: IO[bytes], encoding: str) -> IO[bytes]:
+    """The file as UTF-8, with or without a byte-order mark."""
+    start = file.read(4)
+    file.seek(0)
+    encoding = next((name for mark, name in _MARKS if start.startswith(mark)), encoding)
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+        return file
+    return io.BytesIO(file.read().decode(encoding).encode("utf-8", "replace"))
+
+
+def _csv(file: IO[bytes], delimiter: str) -> Iterator[tuple[int, Any]]:
+    csv.field_size_limit(_MAX_FIELD)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    for number, row in enumerate(csv.DictReader(text, strict=True), 1):
+    for number, row in enumerate(csv.DictReader(text, strict=True, delimiter=delimiter), 1):
         if None in row:
             yield number, Broken("more fields than the header has names")
         else:
             yield number, {key: value or None for key, value in row.items()}
+
+
+def delimiter_hint(path: str, row: Mapping[str, Any]) -> str:
+    """What to try where a .csv file has one column whose name holds another delimiter."""
+    if not format_name(path).endswith(".csv") or len(row) != 1:
+        return ""
+    (header,) = map(str, row)
+    sign = next((sign for sign in ";\t|," if sign in header), None)
+    return (
+        "" if sign is None else f"; its one column holds {sign!r}: set [data] delimiter = {json.dumps(sign)}"
+    )
 
 
 def _columnar(file: IO[bytes], columns: Sequence[str] | None, parquet: bool) -> Iterator[tuple[int, Any]]:

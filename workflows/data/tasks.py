@@ -14,10 +14,11 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workflows.data.collect import Collector
+from workflows.data.collect import Collector, Repeats
 from workflows.data.files import Paths, data_files, named_files, shown, split_name
 from workflows.data.formats import EXPECTED, MADE_FORMATS
 from workflows.data.rejects import Reject, as_text, check_share, count_by_cause
+from workflows.data.rows import Reading
 from workflows.errors import DataError, did_you_mean
 from workflows.trajectory import TASKS, rows_to_table, seed_for, to_json
 
@@ -28,6 +29,7 @@ class LoadedTasks:
 
     `rejects` and `notes` are those of the whole files, whatever split or limit was asked for. `notes`
     count what was decided about rows that are used, in words. `formats` are those that were read.
+    `folded` counts rows that repeat a task: rows read = tasks of all splits + folded + rejects.
     """
 
     tasks: pa.Table
@@ -35,6 +37,7 @@ class LoadedTasks:
     source: str  # the last part of the path, or all the paths
     formats: tuple[str, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)
+    folded: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -65,6 +68,9 @@ def load_tasks(
     max_bad_share: float = 0.0,
     public_tests: int = 1,
     limit: int | None = None,
+    repeats: Repeats = "fold",
+    delimiter: str = ",",
+    encoding: str = "utf-8",
 ) -> LoadedTasks:
     """Read tasks.
 
@@ -72,7 +78,8 @@ def load_tasks(
         path: a built-in name ("facts", "arithmetic", "functions"), a .jsonl, .json, .csv, .parquet or
             .arrow file, a pattern, a folder (that `datasets` saved, too), several of them, or the same by
             split: `{"train": …, "test": …}`. Any fsspec URL will do. See `files.data_files`.
-        format: a name of `formats.NAMES`, "auto" (told from the fields of each file's first row), or
+        format: a name of `formats.NAMES`, "auto" (told from the fields of each file's first row; a row
+            that is plainly of another kind, code among mathematics, is read as that), or
             `package.module:function` of a loader: it gets a path and yields rows of the cadre format.
         columns: for rows of no known format, which column holds what; see `formats.from_columns`.
         split: keep this split only. Settings that name a file's split decide; else the row does; else
@@ -82,10 +89,14 @@ def load_tasks(
         public_tests: how many cases of a code task with one list of tests are public; one at least
             stays private. Data sets that divide their tests themselves are left as they are.
         limit: the first so many tasks of every split, or the last where it is negative.
+        repeats: what becomes of a row with the id and the content of an earlier one (without an id:
+            with its content): "fold" counts it, "reject" makes it a reject.
+        delimiter: between the fields of .csv files.
+        encoding: of text files that have no byte-order mark.
 
     A task's id is the row's own, else a hash of its content: filtering and reordering changes no id.
-    The second row of an id in a file is rejected, as is a row that an earlier file has, too. Where
-    an earlier file gives the same id to another task, `~` and the beginning of its hash are added.
+    A row with the id of an earlier one of its file and another content is rejected. Where an earlier
+    file gives the same id to another task, `~` and the beginning of its hash are added.
 
     Raises:
         DataError: a file can't be read, too many rows are bad, no task is left, or no such split.
@@ -94,11 +105,12 @@ def load_tasks(
     if columns and format != "auto":
         raise DataError(f'[data] has columns and format = "{format}"; drop one of them')
     format = MADE_FORMATS.get(format, format)
-    collector = Collector(format, columns, public_tests)
+    collector = Collector(format, columns, public_tests, repeats, Reading(delimiter, encoding))
     for file in named_files(path) if ":" in format else data_files(path):
         collector.read(file)
     where = shown(path)
-    check_share(where, len(collector.tasks), collector.rejects, max_bad_share, EXPECTED)
+    num_good = len(collector.tasks) + collector.folded
+    check_share(where, num_good, collector.rejects, max_bad_share, EXPECTED)
     collector.count_shared()
     table = rows_to_table(collector.tasks, TASKS)
     if split is not None:
@@ -107,7 +119,7 @@ def load_tasks(
         table = _limited(table, limit)
     formats, notes = tuple(collector.formats), dict(collector.notes)
     source = PurePosixPath(path).name if isinstance(path, str) else where
-    return LoadedTasks(table, collector.rejects, source, formats, notes)
+    return LoadedTasks(table, collector.rejects, source, formats, notes, collector.folded)
 
 
 def _limited(tasks: pa.Table, limit: int) -> pa.Table:
