@@ -5,6 +5,7 @@ There is no registry: every process that needs a plug-in imports it.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import os
@@ -165,3 +166,22 @@ def _check_options(make: Callable[..., Any], options: Mapping[str, Any], what: s
             )
     if missing := [n for n, p in named.items() if p.default is p.empty and n not in options]:
         raise UsageError(f"{what} needs option {missing[0]!r}; its options are: {', '.join(named)}")
+
+
+def source_hash(use: str) -> str | None:
+    """Hash of a plug-in's source file, or None for a built-in (the package version covers it)."""
+    if ":" not in use:
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(load_object(use)))
+    except TypeError:
+        return None
+    if file is None:
+        return None
+    with open(file, "rb") as source:
+        return content_hash(source.read())
+
+
+def content_hash(content: bytes) -> str:
+    """Sixteen bytes of BLAKE2b in hex, as fingerprints hold them."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 from pipeline.plan.assemble import Plan, sandbox_of
 from pipeline.plan.memory import memory_problem, memory_report
 from pipeline.store.run import Run, differences, package_versions, plain
-from stages.engines.openai.engine import endpoint_of
-from stages.engines.start import REMOTE
+from stages.engines.kinds import engine_class, installed_kinds
 from stages.weights.precision import is_rounded
 from workflows.data.rejects import report as reject_report
 from workflows.draw import text_lines
 from workflows.errors import UsageError
 from workflows.tools.code.find import find_isolation
-
-COMPUTES = ("torch", "vllm")  # engines with a network
 
 
 def report(plan: Plan) -> dict[str, Any]:
@@ -96,15 +92,15 @@ def report_lines(found: dict[str, Any]) -> list[str]:
 
 
 def key_problem(plan: Plan) -> str | None:
-    """One sentence where the key of an API is missing here; None on a cluster, whose nodes have their own."""
+    """One sentence where an engine lacks something here, such as an API's key; None on a cluster, whose nodes
+    have their own."""
     if plan.settings.cluster.address != "local":
         return None
     for spec in plan.engine_specs.values():
-        if spec.kind == REMOTE:
-            try:
-                endpoint_of(spec).key()
-            except UsageError as error:
-                return f"models.{spec.base_id}: {error}"
+        try:
+            engine_class(spec.kind).check_here(spec)
+        except UsageError as error:
+            return f"models.{spec.base_id}: {error}"
     return None
 
 
@@ -142,8 +138,8 @@ def _run_problem(plan: Plan) -> str | None:
 def _model(plan: Plan, model_id: str) -> str:
     model = plan.models.models[model_id]
     spec = plan.engine_specs[model.base_id]
-    if spec.kind == REMOTE:
-        return f"{endpoint_of(spec).described}; through its API, never trained"
+    if words := engine_class(spec.kind).described(spec):
+        return words
     info = plan.checkpoints.get(model_id)
     what = (
         f"{model.checkpoint} ({info.architecture}, {info.parameters / 1e6:.0f} M)" if info else "no weights"
@@ -157,7 +153,7 @@ def _model(plan: Plan, model_id: str) -> str:
     rounded = ""
     if (
         info
-        and spec.kind in COMPUTES
+        and engine_class(spec.kind).has_weights
         and is_rounded(trainer.precision, spec.dtype, spec.num_gpus, info.dtype)
     ):
         rounded = (
@@ -184,11 +180,10 @@ def machine() -> dict[str, str]:
     gpu = "none"
     if os.path.exists("/proc/driver/nvidia/version"):
         gpu = "NVIDIA"
-    engines = [name for name in ("vllm", "transformers") if importlib.util.find_spec(name)]
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "gpu": gpu,
-        "engines": " and ".join({"vllm": "vllm", "transformers": "torch"}[e] for e in engines) or "none",
+        "engines": " and ".join(installed_kinds()) or "none",
         **{
             k: v
             for k, v in versions.items()

@@ -13,7 +13,7 @@ from pipeline.settings.schema import Settings
 from pipeline.settings.training import LOSS_TERMS, AdvantageSection, PpoSection
 from rewards.base import Credit
 from rewards.credit.silent import LeaveOutSilent
-from stages.engines.start import DEMONSTRATIONS
+from stages.engines.kinds import engine_class
 from stages.token_advantages.gae import Gae
 from stages.token_advantages.importance import Importance
 from stages.token_advantages.spec import Need, RewardKl, TokenSpec
@@ -113,9 +113,10 @@ def _algorithm(
     except UsageError as error:
         raise UsageError(f"[ppo] of model {model_id!r}: {error}") from None
     tokens = _tokens(settings, model_id, ppo, roles, method)
-    if settings.models[model_id].engine == DEMONSTRATIONS and not tokens.imitate:
+    engine = settings.models[model_id].engine
+    if not tokens.imitate and not engine_class(engine).is_sampled:
         raise UsageError(
-            f"model {model_id!r} speaks from demonstrations, which it did not sample, and its loss is "
+            f'model {model_id!r} has engine = "{engine}", whose answers it did not sample, and the loss '
             f'{ppo.loss!r}; imitate them: [ppo] loss = "supervised" with [credit] use = "rejection"'
         )
     critic = _critic(settings, model_id)

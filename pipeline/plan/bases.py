@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from pipeline.settings.schema import AdapterSection, ModelSection
-from stages.engines.start import REMOTE
+from stages.engines.kinds import engine_class
 from workflows.errors import UsageError, did_you_mean
 
 OF_THE_BASE: Final = (
@@ -95,7 +95,7 @@ def _adapter(model_id: str, section: ModelSection, models: Mapping[str, ModelSec
             "roles speak with the base instead, or set train = true"
         )
     if base_id is None:
-        _refuse_api(where, section)
+        _refuse_untrainable(where, section)
         return section
     if base_id not in models:
         raise UsageError(
@@ -108,7 +108,7 @@ def _adapter(model_id: str, section: ModelSection, models: Mapping[str, ModelSec
             f"{where}.base is {base_id!r}, which is an adapter itself; an adapter stands on full weights: "
             "name a section without base and adapter"
         )
-    _refuse_api(f"models.{base_id}", base)
+    _refuse_untrainable(f"models.{base_id}", base)
     for key in OF_THE_BASE:
         mine, its = getattr(section, key), getattr(base, key)
         if key in section.model_fields_set and mine != its:
@@ -136,9 +136,9 @@ def _base(model_id: str, section: ModelSection, is_spoken: bool) -> ModelSection
     return section.model_copy(update={"train": False})
 
 
-def _refuse_api(where: str, section: ModelSection) -> None:
-    if section.engine == REMOTE:
+def _refuse_untrainable(where: str, section: ModelSection) -> None:
+    if not engine_class(section.engine).trainable:
         raise UsageError(
-            f'{where} has engine = "openai", and an adapter can\'t be put on a model behind an API; give it '
-            "a checkpoint and another engine"
+            f'{where} has engine = "{section.engine}", whose models are not trained, so an adapter can\'t be '
+            "put on one; give it a checkpoint and another engine"
         )

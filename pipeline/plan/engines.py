@@ -9,8 +9,7 @@ from typing import Any
 from pipeline.plan.trainers import adapter_of
 from pipeline.settings.schema import Settings
 from stages.engines.base import EngineSpec
-from stages.engines.openai.engine import tokenizer_folder
-from stages.engines.start import REMOTE, check_spec, resolve_kind
+from stages.engines.kinds import check_spec, engine_class, resolve_kind
 from stages.players.actor import PlayerSpec
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.resolve import resolve_checkpoint
@@ -78,10 +77,10 @@ def engine_specs(
     for model in models.models.values():
         section = settings.models[model.model_id]
         kind = resolve_kind(section.engine)
-        folder = ""
-        if kind == REMOTE:
-            folder = _behind_api(model, section.engine_options)
-        elif kind != "scripted" or model.trainable:
+        engine = engine_class(kind)
+        _check_trainable(model, kind)
+        folder = engine.tokenizer_folder(section.engine_options, f"models.{model.model_id}")
+        if engine.needs_checkpoint or model.trainable:
             folder = resolve_checkpoint(section.checkpoint)
             info = infos[model.model_id] = describe_checkpoint(folder)
             if info.max_positions and section.max_model_len > info.max_positions:
@@ -112,15 +111,13 @@ def engine_specs(
     return specs, infos
 
 
-def _behind_api(model: Model, options: Mapping[str, Any]) -> str:
-    """The folder of the tokenizer that counts prompts for an API, or nothing."""
-    if model.trainable:
+def _check_trainable(model: Model, kind: str) -> None:
+    if model.trainable and not engine_class(kind).trainable:
         raise UsageError(
-            f'models.{model.model_id} has engine = "openai" and train = true, but a model behind an API has '
-            f"no weights here that could be trained; set models.{model.model_id}.train = false, or give it a "
-            "checkpoint and another engine"
+            f'models.{model.model_id} has engine = "{kind}" and train = true, but the models of that engine '
+            f"have no weights here that could be trained; set models.{model.model_id}.train = false, or give "
+            "it a checkpoint and another engine"
         )
-    return tokenizer_folder(options, f"models.{model.model_id}")
 
 
 def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
@@ -133,7 +130,8 @@ def _threads_of_an_engine(settings: Settings, models: ModelMap) -> int:
     cpu_engines = {
         m.base_id
         for m in models.models.values()
-        if not settings.models[m.model_id].num_gpus and settings.models[m.model_id].engine != REMOTE
+        if not settings.models[m.model_id].num_gpus
+        and not engine_class(settings.models[m.model_id].engine).is_remote
     }
     if len(cpu_engines) < 2 or settings.cluster.address != "local":
         return 0

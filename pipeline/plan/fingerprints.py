@@ -5,22 +5,18 @@ A finished stage is never run again: these are what is compared before it is loa
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import fsspec
-
 from pipeline.plan.algorithm import Algorithm
 from pipeline.settings.schema import ModelSection, RewardSection, Settings
 from stages.base import Stage
-from stages.engines.openai.endpoint import PACE
-from stages.engines.start import DEMONSTRATIONS, REMOTE
+from stages.engines.kinds import engine_class
 from stages.partition import PartitionStage
 from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
+from workflows.loading import source_hash
 
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}
 _LATER_DATA_KEYS = {"repeats": "fold", "delimiter": ",", "encoding": "utf-8"}
@@ -125,15 +121,12 @@ def rewards_fingerprint(sections: Sequence[RewardSection]) -> dict[str, Any]:
 
 def _said_by_others(settings: Settings) -> dict[str, Any]:
     """By model, a hash of what its engine says instead of weights: a script or a file; {} where none does."""
-    found: dict[str, Any] = {}
+    hashes: dict[str, str] = {}
     for model_id, section in settings.models.items():
-        options = section.engine_options
-        if section.engine == "scripted" and "reply" in options:
-            found[model_id] = source_hash(options["reply"])
-        elif section.engine == DEMONSTRATIONS:
-            with fsspec.open(options["file"], "rb") as file:
-                found[model_id] = _hashed(file.read())
-    return {"said_by_others": found} if found else {}
+        spoken = engine_class(section.engine).said_by(section.engine_options)
+        if spoken is not None:
+            hashes[model_id] = spoken
+    return {"said_by_others": hashes} if hashes else {}
 
 
 def _without(section: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
@@ -141,10 +134,9 @@ def _without(section: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
 
 
 def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
-    """A model's settings without how fast an API is asked, and with which key."""
-    if section["engine"] != REMOTE:
-        return section
-    return {**section, "engine_options": _without(section["engine_options"], PACE)}
+    """A model's settings without how fast its engine is asked, and with which key."""
+    pace = engine_class(section["engine"]).pace_options
+    return {**section, "engine_options": _without(section["engine_options"], pace)}
 
 
 def identity_of(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
@@ -160,28 +152,8 @@ def identity_of(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
 
 
 def _weights_of(section: ModelSection) -> str | dict[str, Any]:
-    if section.engine == REMOTE:
-        return f"{REMOTE}:{section.engine_options.get('model')}"
+    if name := engine_class(section.engine).weights_name(section.engine_options):
+        return name
     if section.adapter is not None:
         return {"checkpoint": section.checkpoint, "adapter": section.adapter.model_dump(mode="json")}
     return section.checkpoint
-
-
-def source_hash(use: str) -> str | None:
-    """Hash of a plug-in's source file, or None for a built-in (the package version covers it)."""
-    if ":" not in use:
-        return None
-    from workflows.loading import load_object
-
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(load_object(use)))
-    except TypeError:
-        return None
-    if file is None:
-        return None
-    with open(file, "rb") as source:
-        return _hashed(source.read())
-
-
-def _hashed(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

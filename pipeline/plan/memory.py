@@ -7,8 +7,8 @@ from typing import Protocol
 
 from pipeline.settings.schema import Settings
 from stages.engines.base import EngineSpec
-from stages.engines.start import REMOTE
-from stages.engines.start import memory_estimate as engine_memory
+from stages.engines.kinds import engine_class
+from stages.engines.kinds import memory_estimate as engine_memory
 from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
 from stages.weights.checkpoints import CheckpointInfo
@@ -36,7 +36,7 @@ def memory_report(plan: Needs) -> dict[str, float]:
     parts: dict[str, float] = {}
     training = 0.0  # one trainer works at a time
     for base_id, spec in plan.engine_specs.items():
-        if spec.kind != REMOTE:
+        if not engine_class(spec.kind).is_remote:
             parts[f"engine {base_id}"] = engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)

@@ -134,10 +134,10 @@ class Fleet:
         self._engines.clear()
 
     def _start_engines(self) -> None:
-        from stages.engines.openai.engine import OpenAIEngine
-        from stages.engines.start import REMOTE, connect, start_engine, wait_ready
+        from stages.engines.kinds import engine_class
+        from stages.engines.start import connect, start_engine, wait_ready
 
-        here = [base_id for base_id, spec in self.engine_specs.items() if spec.kind != REMOTE]
+        here = [b for b, spec in self.engine_specs.items() if not engine_class(spec.kind).is_remote]
         missing = [base_id for base_id in here if base_id not in self._engines]
         if not missing:
             return
@@ -151,8 +151,9 @@ class Fleet:
         self.progress.finish()
         for model in self.models.models.values():
             base_id = model.base_id
-            if self.engine_specs[base_id].kind == REMOTE:
-                self._clients[model.model_id] = OpenAIEngine(
+            engine = engine_class(self.engine_specs[base_id].kind)
+            if engine.is_remote:
+                self._clients[model.model_id] = engine.for_player(
                     self.engine_specs[base_id], model_id=model.model_id, players=self.num_players
                 )
                 continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stages.weights.adapters import AdapterSpec, adapter_parameters
+from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError
 
@@ -95,8 +96,8 @@ def check_request(
     length = len(prompt_token_ids)
     if not 0 < length < max_model_len:
         raise UsageError(
-            f"a prompt of {length} tokens was asked, but the engine takes 1 to {max_model_len - 1} (of "
-            "max_model_len one is for the answer); shorten the prompt or raise the engine's max_model_len"
+            f"the prompt has {length} tokens; the engine accepts 1 to {max_model_len - 1} (max_model_len "
+            "minus one token for the answer); shorten the prompt or raise the engine's max_model_len"
         )
     if not 0 <= min(prompt_token_ids) <= max(prompt_token_ids) < vocab_size:
         raise UsageError(
@@ -110,7 +111,22 @@ def check_request(
         ("top_k", sampling.top_k >= 0, "0 (off) or more"),
     ):
         if not valid:
-            raise UsageError(f"sampling {name} = {getattr(sampling, name)!r} was asked; expected {expected}")
+            raise UsageError(f"sampling {name} = {getattr(sampling, name)!r}; expected {expected}")
+
+
+def check_length(spec: EngineSpec) -> CheckpointInfo:
+    """Refuse more tokens than the checkpoint has positions for; what the checkpoint holds.
+
+    Raises:
+        UsageError: it has fewer, or the folder is not a usable checkpoint.
+    """
+    info = describe_checkpoint(spec.checkpoint)
+    if info.max_positions and spec.max_model_len > info.max_positions:
+        raise UsageError(
+            f"engine of {spec.base_id!r}: max_model_len = {spec.max_model_len}, but the model in "
+            f"{spec.checkpoint} knows {info.max_positions} positions; lower max_model_len"
+        )
+    return info
 
 
 def adapters_gib(spec: EngineSpec) -> float:

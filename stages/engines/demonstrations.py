@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import fsspec
 
@@ -21,6 +22,7 @@ from stages.engines.weightless import Weightless
 from stages.weights.chat import ChatRenderer
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
+from workflows.loading import content_hash
 
 _OPTIONS = ("file",)
 
@@ -35,6 +37,8 @@ class DemonstrationServer(Weightless):
         UsageError: options, file or a line of it are not as they should be.
     """
 
+    is_sampled = False
+
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
         self.chat = ChatRenderer(spec.checkpoint, spec.template_options)
@@ -43,8 +47,8 @@ class DemonstrationServer(Weightless):
         for messages, answer in read_demonstrations(spec):
             self.answers.setdefault(tuple(self.chat.render(messages)), []).append(answer)
 
-    @staticmethod
-    def check(spec: EngineSpec) -> None:
+    @classmethod
+    def check_spec(cls, spec: EngineSpec) -> None:
         """Refuse what can't work before anything starts.
 
         Raises:
@@ -53,9 +57,16 @@ class DemonstrationServer(Weightless):
         read_demonstrations(spec)
         assert ChatRenderer(spec.checkpoint, spec.template_options).end_of_turn >= 0
 
-    @staticmethod
-    def memory_estimate(spec: EngineSpec) -> float:
+    @classmethod
+    def memory_estimate(cls, spec: EngineSpec) -> float:
         return 0.3  # GiB of a Ray worker with a tokenizer and the file
+
+    @classmethod
+    def said_by(cls, options: Mapping[str, Any]) -> str | None:
+        if "file" not in options:
+            return None  # refused by check_spec
+        with fsspec.open(options["file"], "rb") as file:
+            return content_hash(file.read())
 
     async def generate(
         self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling

@@ -7,7 +7,7 @@ shipped `workflows.testing.echo_qa` answers the built-in workflows. New weights 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.engines.base import EngineSpec
@@ -15,7 +15,7 @@ from stages.engines.weightless import Weightless
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError, did_you_mean
-from workflows.loading import load_object
+from workflows.loading import load_object, source_hash
 from workflows.testing import ScriptedModel
 
 _OPTIONS = ("reply",)
@@ -27,6 +27,8 @@ class ScriptedServer(Weightless):
     Raises:
         UsageError: an unknown option, or `reply` names no function.
     """
+
+    needs_checkpoint = False
 
     def __init__(self, spec: EngineSpec) -> None:
         if unknown := sorted(set(spec.options) - set(_OPTIONS)):
@@ -41,13 +43,18 @@ class ScriptedServer(Weightless):
         super().__init__(spec)
         self.model = ScriptedModel(reply, max_model_len=spec.max_model_len)
 
-    @staticmethod
-    def renderer(spec: EngineSpec) -> Renderer:
+    @classmethod
+    def renderer(cls, spec: EngineSpec) -> Renderer:
         return ScriptedModel(_renders_only, max_model_len=spec.max_model_len)
 
-    @staticmethod
-    def memory_estimate(spec: EngineSpec) -> float:
+    @classmethod
+    def memory_estimate(cls, spec: EngineSpec) -> float:
         return 0.15  # GiB of a Ray worker
+
+    @classmethod
+    def said_by(cls, options: Mapping[str, Any]) -> str | None:
+        """The hash of the file that has the function; what ships is covered by the package's version."""
+        return source_hash(options["reply"]) if "reply" in options else None
 
     async def generate(
         self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling

@@ -3,124 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import traceback
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, cast
 
 from stages.engines.base import EngineServer, EngineSpec, Weights
 from stages.engines.client import EngineClient, from_ray
-from stages.engines.openai.engine import endpoint_of
+from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
-from stages.weights.chat import ChatRenderer, Renderer
-from stages.weights.checkpoints import describe_checkpoint
 from workflows.engine import Completion, Sampling
-from workflows.errors import CadreError, RunFailed, UsageError, did_you_mean
-from workflows.loading import load_object
-
-DEMONSTRATIONS: Final = "demonstrations"  # what is said is read from a file
-_KINDS = {
-    "vllm": "stages.engines.vllm.server:VllmServer",
-    "torch": "stages.engines.torch.server:TorchServer",
-    "scripted": "stages.engines.scripted:ScriptedServer",
-    DEMONSTRATIONS: "stages.engines.demonstrations:DemonstrationServer",
-}
-REMOTE: Final = "openai"  # an API: no engine is started for it, and no weights are here
-
-
-def resolve_kind(kind: str) -> str:
-    """`auto` as `vllm` where it is installed, else `torch`; a known kind or an import path as itself.
-
-    Raises:
-        UsageError: no such kind, or `vllm` is asked and not installed.
-    """
-    has_vllm = importlib.util.find_spec("vllm") is not None
-    if kind == "auto":
-        return "vllm" if has_vllm else "torch"
-    if kind == "vllm" and not has_vllm:
-        raise UsageError(
-            "engine 'vllm' is asked, but the package vllm is not installed; install it (README, "
-            'installation) or set engine = "torch"'
-        )
-    known = ["auto", *_KINDS, REMOTE]
-    if kind not in known and ":" not in kind:
-        raise UsageError(
-            f"there is no engine {kind!r}{did_you_mean(kind, known)}; known: {', '.join(known)}, or an "
-            "import path 'package.module:Class'"
-        )
-    return kind
-
-
-def server_class(kind: str) -> Any:
-    """The server class of an engine kind; importing its module loads no torch."""
-    kind = resolve_kind(kind)
-    return load_object(_KINDS.get(kind, kind))
-
-
-def check_spec(spec: EngineSpec) -> None:
-    """Refuse an engine that can't start, before anything is started. Reads headers only.
-
-    Raises:
-        UsageError: no such kind, no usable checkpoint, or lengths and sizes that do not fit.
-    """
-    kind = resolve_kind(spec.kind)
-    if kind == REMOTE:
-        endpoint_of(spec)
-        return
-    if kind not in ("vllm", "torch"):
-        check = getattr(server_class(kind), "check", None)
-        if check:
-            check(spec)
-        return
-    if kind == "torch" and spec.options:
-        raise UsageError(
-            f"engine of {spec.base_id!r}: the torch engine has no options, got {', '.join(spec.options)}; "
-            "remove engine_options"
-        )
-    info = describe_checkpoint(spec.checkpoint)
-    if info.max_positions and spec.max_model_len > info.max_positions:
-        raise UsageError(
-            f"engine of {spec.base_id!r}: max_model_len = {spec.max_model_len}, but the model in "
-            f"{spec.checkpoint} knows {info.max_positions} positions; lower max_model_len"
-        )
-    if kind == "vllm" and not spec.num_gpus and info.head_size < 32:
-        raise UsageError(
-            f"engine of {spec.base_id!r}: vLLM on CPU needs attention heads of size 32 or more, the model in "
-            f'{spec.checkpoint} has {info.head_size}; use engine "torch"'
-        )
-    if kind == "vllm":
-        _check_vllm_adapters(spec)
-
-
-def _check_vllm_adapters(spec: EngineSpec) -> None:
-    from stages.engines.vllm.server import LORA_RANKS
-
-    for model_id, adapter in spec.adapters.items():
-        if adapter.train_embeddings:
-            raise UsageError(
-                f"models.{model_id}.adapter.train_embeddings: vLLM has no adapters with embeddings of their "
-                f'own; set it to false, or use engine = "torch" in [models.{spec.base_id}]'
-            )
-        if adapter.rank > LORA_RANKS[-1]:
-            raise UsageError(
-                f"models.{model_id}.adapter.rank = {adapter.rank}, but vLLM takes {LORA_RANKS[-1]} at most"
-            )
-
-
-def renderer_of(spec: EngineSpec) -> Renderer:
-    """How chats are rendered: by the engine class's own `renderer(spec)`, or the checkpoint's tokenizer."""
-    make = getattr(server_class(spec.kind), "renderer", None)
-    return make(spec) if make else ChatRenderer(spec.checkpoint, spec.template_options)
-
-
-def memory_estimate(spec: EngineSpec) -> float:
-    """GiB of this machine's memory that an engine needs at its peak; device memory is not in it."""
-    if spec.kind == REMOTE:
-        return 0.0
-    estimate = getattr(server_class(spec.kind), "memory_estimate", None)
-    return float(estimate(spec)) if estimate else 0.0
+from workflows.errors import CadreError, RunFailed, UsageError
 
 
 class EngineActor:
@@ -156,7 +50,7 @@ class EngineActor:
         if os.path.isdir(spec.checkpoint):
             os.environ["HF_HUB_OFFLINE"] = "1"  # all there is to load lies in the folder
         try:
-            self._server = server_class(spec.kind)(spec)
+            self._server = cast(Any, engine_class(spec.kind))(spec)
         except CadreError:
             raise
         except Exception as error:

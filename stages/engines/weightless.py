@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stages.engines.base import EngineSpec, Weights
+from stages.engines.kind import EngineKind
 from workflows.engine import Completion
 
 
-class Weightless:
+class Weightless(EngineKind):
     """The part of an `EngineServer` that says nothing itself: new weights change the version only."""
 
     def __init__(self, spec: EngineSpec) -> None:

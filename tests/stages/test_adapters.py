@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.engines.base import EngineSpec, Weights
+from stages.engines.kinds import check_spec, memory_estimate
 from stages.engines.scripted import ScriptedServer
-from stages.engines.start import check_spec, memory_estimate
 from stages.engines.torch.server import TorchServer
-from stages.engines.vllm.server import engine_arguments
+from stages.engines.vllm.arguments import engine_arguments
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import weights_hash
 from stages.weights.lora import WEIGHTS, Adaptable, Adapter, Share

@@ -11,7 +11,7 @@ from pipeline.plan.assemble import assemble
 from pipeline.settings.reading import parse_settings
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.demonstrations import DemonstrationServer
-from stages.engines.start import check_spec
+from stages.engines.kinds import check_spec
 from stages.weights.chat import ChatRenderer
 from tests.learning.teacher import write_demonstrations
 from workflows.data.tasks import load_tasks
@@ -121,7 +121,7 @@ def test_only_imitation_can_be_trained_from_demonstrations(scripted: Any, tmp_pa
     path.write_text(chat("left"))
     assemble(parse_settings(raw(scripted, path)))
     sampled = {"ppo": {}, "credit": {"use": "group_relative"}, "rollout": {"group_size": 4}}
-    with pytest.raises(UsageError, match=r"speaks from demonstrations, which it did not sample"):
+    with pytest.raises(UsageError, match='"demonstrations", whose answers it did not sample'):
         assemble(parse_settings(raw(scripted, path, **sampled)))
 
 

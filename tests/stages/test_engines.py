@@ -9,8 +9,8 @@ import pytest
 
 from stages.engines.base import EngineSpec, Weights, check_request
 from stages.engines.client import EngineClient, from_ray, last_words
+from stages.engines.kinds import check_spec, memory_estimate, renderer_of, resolve_kind
 from stages.engines.scripted import ScriptedServer
-from stages.engines.start import check_spec, memory_estimate, renderer_of, resolve_kind
 from tests.support.torch_engines import CHAT, spec_of
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError

@@ -35,8 +35,8 @@ def other_tiny(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("prompt", "sampling", "said"),
     [
-        ([], Sampling(4), "prompt of 0 tokens"),
-        ([5] * 256, Sampling(4), "prompt of 256 tokens"),
+        ([], Sampling(4), "the prompt has 0 tokens"),
+        ([5] * 256, Sampling(4), "the prompt has 256 tokens"),
         ([5, 260], Sampling(4), "another model's tokenizer"),
         ([5], Sampling(0), "max_tokens"),
         ([5], Sampling(4, temperature=-1.0), "temperature"),

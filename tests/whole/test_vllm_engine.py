@@ -12,7 +12,8 @@ import pytest
 
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.client import EngineClient
-from stages.engines.start import connect, resolve_kind, start_engine, stop_engine, wait_ready
+from stages.engines.kinds import resolve_kind
+from stages.engines.start import connect, start_engine, stop_engine, wait_ready
 from stages.weights.checkpoints import weights_hash
 from stages.weights.precision import engine_dtype
 from stages.weights.resolve import resolve_checkpoint

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from stages.engines.base import EngineSpec
-from stages.engines.openai.endpoint import Endpoint, read_endpoint
+from stages.engines.kind import EngineKind
+from stages.engines.openai.endpoint import PACE, Endpoint, read_endpoint
 from stages.engines.openai.protocol import (
     NotAnAnswer,
     model_names,
@@ -26,7 +27,7 @@ from stages.engines.openai.protocol import (
 )
 from stages.weights.chat import ChatRenderer
 from stages.weights.resolve import resolve_checkpoint
-from workflows.engine import ChatReply, Message, Sampling
+from workflows.engine import AnyEngine, ChatReply, Message, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError
 from workflows.playing.attempts import CallFailed, attempt
 
@@ -41,8 +42,8 @@ _HELLO: Final = Message(role="user", content="Say hello.")
 _REACH_ATTEMPTS: Final = 3
 
 
-class OpenAIEngine:
-    """One such model as a player sees it; implements `workflows.engine.ChatEngine`.
+class OpenAIEngine(EngineKind):
+    """One model behind an API as a player sees it; implements `workflows.engine.ChatEngine`.
 
     Args:
         spec: `options` are those of `Endpoint`; `checkpoint` is the folder of its tokenizer, or empty.
@@ -53,6 +54,9 @@ class OpenAIEngine:
     """
 
     trainable = False
+    needs_checkpoint = False
+    is_remote = True
+    pace_options = PACE
     policy_version = 0
 
     def __init__(self, spec: EngineSpec, *, model_id: str, players: int = 1) -> None:
@@ -64,6 +68,30 @@ class OpenAIEngine:
         self.endpoint = endpoint_of(spec)
         self._line: _Line | None = None
         self._key: str | None = None
+
+    @classmethod
+    def check_spec(cls, spec: EngineSpec) -> None:
+        endpoint_of(spec)
+
+    @classmethod
+    def check_here(cls, spec: EngineSpec) -> None:
+        endpoint_of(spec).key()
+
+    @classmethod
+    def tokenizer_folder(cls, options: Mapping[str, Any], who: str) -> str:
+        return tokenizer_folder(options, who)
+
+    @classmethod
+    def weights_name(cls, options: Mapping[str, Any]) -> str | None:
+        return f"openai:{options.get('model')}"
+
+    @classmethod
+    def described(cls, spec: EngineSpec) -> str | None:
+        return f"{endpoint_of(spec).described}; through its API, never trained"
+
+    @classmethod
+    def for_player(cls, spec: EngineSpec, *, model_id: str, players: int) -> AnyEngine:
+        return cls(spec, model_id=model_id, players=players)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (self.spec, self.model_id, self.players))  # connections are made where it is used

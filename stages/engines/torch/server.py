@@ -14,16 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stages.engines.base import (
     EngineSpec,
     Weights,
     adapters_gib,
+    check_length,
     check_request,
     logprobs_mode_of,
     require_adapter,
 )
+from stages.engines.kind import EngineKind
 from stages.process.imports import import_transformers
 from stages.weights.chat import ChatRenderer
 from stages.weights.checkpoints import (
@@ -36,7 +38,7 @@ from stages.weights.checkpoints import (
 from stages.weights.precision import engine_dtype, weights_gib
 from stages.weights.resolve import fetched
 from workflows.engine import Completion, Sampling
-from workflows.errors import InfraError, RunFailed
+from workflows.errors import InfraError, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from stages.engines.torch.decoding import Row
@@ -45,12 +47,15 @@ if TYPE_CHECKING:
 _PREFILL_TOKENS = 8192  # padded tokens of one prefill: bounds its memory and how long decoding waits
 
 
-class TorchServer:
+class TorchServer(EngineKind):
     """`EngineServer` over a transformers model on one device.
 
     A request with a seed gets the same tokens in whatever batch it lands, up to float error: its
     uniform numbers are its own. `logprobs` are those of `stages.engines.base.logprobs_mode_of`.
     """
+
+    has_weights = True
+    packages: ClassVar = {"transformers": "pip install transformers"}
 
     def __init__(self, spec: EngineSpec) -> None:
         import torch
@@ -90,8 +95,17 @@ class TorchServer:
         self._serving: asyncio.Task[None] | None = None
         self._reloading = False
 
-    @staticmethod
-    def memory_estimate(spec: EngineSpec) -> float:
+    @classmethod
+    def check_spec(cls, spec: EngineSpec) -> None:
+        if spec.options:
+            raise UsageError(
+                f"engine of {spec.base_id!r}: the torch engine has no options, got "
+                f"{', '.join(spec.options)}; remove engine_options"
+            )
+        check_length(spec)
+
+    @classmethod
+    def memory_estimate(cls, spec: EngineSpec) -> float:
         """GiB: the process with torch, the weights twice (a reload reads the new ones first), the cache twice
         (rows that join or leave copy it)."""
         weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)

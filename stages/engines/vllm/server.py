@@ -12,7 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from stages.engines.base import (
     EngineSpec,
@@ -22,23 +22,26 @@ from stages.engines.base import (
     logprobs_mode_of,
     require_adapter,
 )
+from stages.engines.kind import EngineKind
+from stages.engines.vllm.arguments import check_arguments, engine_arguments
 from stages.engines.vllm.worker import OWNER
 from stages.process.imports import import_transformers
 from stages.weights.checkpoints import describe_checkpoint, require_hash, require_same_tensors, shapes_of
-from stages.weights.precision import engine_dtype, weights_gib
+from stages.weights.precision import weights_gib
 from stages.weights.resolve import fetched
 from workflows.engine import Completion, Sampling
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the largest ranks that vLLM can be set to
 
-
-class VllmServer:
+class VllmServer(EngineKind):
     """`EngineServer` over one vLLM engine; the constructor starts it (about 20 s on two cores).
 
     Logprobs are those of `stages.engines.base.logprobs_mode_of`. A reload that fails halfway leaves
     the engine refusing requests: half of its weights may be new.
     """
+
+    has_weights = True
+    packages: ClassVar = {"vllm": "pip install 'cadre-rl[gpu]'"}
 
     def __init__(self, spec: EngineSpec) -> None:
         self.on_cuda = spec.num_gpus > 0
@@ -72,8 +75,12 @@ class VllmServer:
         self._request_ids = itertools.count()
         self._busy_since = 0.0
 
-    @staticmethod
-    def memory_estimate(spec: EngineSpec) -> float:
+    @classmethod
+    def check_spec(cls, spec: EngineSpec) -> None:
+        check_arguments(spec)
+
+    @classmethod
+    def memory_estimate(cls, spec: EngineSpec) -> float:
         """GiB of main memory: two processes with torch and vLLM, the weights, the cache where it is on CPU.
 
         Measured with SmolLM2-135M in bf16 (0.25 GiB): 2.1 GiB with a cache of 0.5, 2.6 GiB with one of 1.
@@ -238,49 +245,6 @@ class VllmServer:
         self.counts["prompt_tokens"] += prompt_tokens
         self.counts["cached_tokens"] += cached_tokens
         self.counts["response_tokens"] += response_tokens
-
-
-def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
-    """The keywords of vLLM's AsyncEngineArgs; `spec.options` wins over ours."""
-    dtype = engine_dtype(spec.dtype, spec.num_gpus, checkpoint_dtype)
-    arguments: dict[str, Any] = {
-        "model": spec.checkpoint,
-        "dtype": checkpoint_dtype if dtype == "auto" else dtype,
-        "max_model_len": spec.max_model_len,
-        "max_num_seqs": spec.max_batch_size,
-        "seed": spec.seed,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-        "worker_extension_cls": "stages.engines.vllm.worker.CadreWorker",
-    }
-    if spec.num_gpus:
-        arguments |= {
-            "gpu_memory_utilization": spec.gpu_memory_fraction,
-            "enable_sleep_mode": True,
-            "tensor_parallel_size": max(1, int(spec.num_gpus)),
-        }
-    else:
-        arguments |= {
-            "enforce_eager": True,
-            "block_size": 32,  # what the CPU kernels are made for
-            # A seeded prompt that is prefilled in pieces kills the CPU runner of vLLM 0.32 ("CPU
-            # Generator does not use offset"), so prompts go in whole; a few fit one step together.
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(4 * spec.max_model_len, 4096),
-            "kv_cache_memory_bytes": int(spec.kv_cache_gib * 2**30),
-        }
-    if spec.adapters:
-        largest = max(adapter.rank for adapter in spec.adapters.values())
-        arguments |= {
-            "enable_lora": True,
-            # All of them in one batch, none ever unloaded. On CPU vLLM 0.32 puts rows without an adapter
-            # through the last slot, so that one stays empty, which is nothing but zeros.
-            "max_loras": len(spec.adapters) + (0 if spec.num_gpus else 1),
-            "max_lora_rank": next(rank for rank in LORA_RANKS if rank >= largest),
-        }
-    return arguments | dict(spec.options)
 
 
 def _parameters(sampling: Sampling) -> Any:
