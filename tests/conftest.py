@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 SCRIPTED: dict[str, Any] = {
@@ -31,6 +32,14 @@ SCRIPTED: dict[str, Any] = {
     "tracking": {"uri": "none"},
     "cluster": {"object_store_gib": 0.2},
 }
+
+
+# Machines differ in speed, and laws don't: no test fails because its examples took long.
+hypothesis.settings.register_profile(
+    "cadre", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("cadre")
+pytest.register_assert_rewrite("tests.support")
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_iterations_keep_their_numbers_where_some_are_missing() -> None:
     assert [a.since for a in alarms(numbered, LIMITS)] == [50]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_metrics_that_are_missing_raise_nothing(data: Any) -> None:
     """Iterations without a table, of another version or with everything failed are no sign of their own."""

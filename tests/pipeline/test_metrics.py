@@ -308,7 +308,7 @@ def test_the_entropy_of_what_was_sampled_needs_no_update(tmp_path):
     assert "role/answer/sampled_entropy" not in metrics
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
 def test_statistics_do_not_depend_on_how_values_are_cut(parts):
     whole, cut = Gathered(), Gathered()
@@ -319,7 +319,7 @@ def test_statistics_do_not_depend_on_how_values_are_cut(parts):
     assert cut.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(-1e6, 1e6), st.integers(1, 40))
 def test_equal_values_have_no_deviation_whatever_rounding_does(value, count):
     gathered = Gathered()

@@ -15,7 +15,7 @@ from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURNS, rows_to_table
 
 BY = ("task", "task_role", "task_role_step")
-law = settings(deadline=None, max_examples=60)  # machines differ in speed, laws don't
+law = settings(max_examples=60)
 
 
 def rollout(rewards_of):

@@ -19,7 +19,7 @@ from rewards.loading import BUILTIN_CREDIT, load_credit
 from workflows.errors import UsageError
 from workflows.trajectory import BASELINES, EPISODES, REWARDS, TURNS, named_values, rows_to_table
 
-law = settings(deadline=None, max_examples=60)
+law = settings(max_examples=60)
 NO_BASELINES = pl.DataFrame(BASELINES.empty_table())
 
 

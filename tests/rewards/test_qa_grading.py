@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from rewards.grading.qa import MODES, exact_match, f1, usable
 
-law = settings(deadline=None)  # machines differ in speed, laws don't
-
 GOLDS = [
     "Paris",
     "the Beatles",
@@ -94,7 +92,6 @@ def test_no_gold_at_all_is_an_error_and_not_a_score(mode) -> None:
             grade("Paris", ["Paris"], "official")
 
 
-@law
 @given(st.text(max_size=30))
 def test_strict_laws_hold_for_any_text(text: str) -> None:
     assert usable(text) == (f1(text, [text]) == 1.0) == (exact_match(text, [text]) == 1.0)
@@ -102,7 +99,6 @@ def test_strict_laws_hold_for_any_text(text: str) -> None:
     assert f1(text, ["a b", "c"]) == max(f1(text, ["a b"]), f1(text, ["c"]))
 
 
-@law
 @given(st.text("abc the-5.,'", max_size=12), st.text("abc the-5.,'", max_size=12))
 def test_f1_is_symmetric_and_an_exact_match_is_a_full_score(one: str, other: str) -> None:
     for mode in MODES:
@@ -186,7 +182,6 @@ def test_the_best_gold_counts_in_both_scores() -> None:
         assert exact_match("city of Paris", ["Rome", "the city of Paris."], mode) == 1
 
 
-@law
 @given(
     st.lists(
         st.sampled_from(["a", "the", "an", "yes", "no", "cat", "dog", "C++", "-5", "…", "“x”", ",", " "])
@@ -235,7 +230,7 @@ def _published(prediction: str, gold: str) -> tuple[float, float, float]:
 texts = st.text(max_size=20) | st.text("aAnthe THE-5.,'\u00a0\u2028“é_yesno", max_size=24)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(texts, st.lists(texts, min_size=1, max_size=3))
 def test_official_modes_are_bit_equal_to_the_scripts_on_any_text(prediction: str, golds: list[str]) -> None:
     hotpot, squad, exact = (

@@ -24,7 +24,7 @@ from stages.token_advantages.spec import RewardKl, TokenSpec
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import PARTITION, SCORES, TOKEN_ADVANTAGES, rows_to_table
 
-law = settings(deadline=None, max_examples=60)
+law = settings(max_examples=60)
 SPEC = TokenSpec("m")
 
 

@@ -22,7 +22,7 @@ from stages.training.network.logprobs import token_logprobs
 
 # float32 takes the first; both must be right in it
 BACKWARD = pytest.mark.parametrize("backward", [kernel_backward, product_backward])
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 # prompts and their responses; more than one shares the prompt
 GROUPS = st.lists(
     st.tuples(st.integers(1, 20), st.lists(st.integers(1, 12), min_size=1, max_size=5)),

@@ -10,7 +10,7 @@ from stages.token_advantages.gae import CARRY, SUMMARY, Gae, chain, gae, summari
 from stages.token_advantages.ragged import suffix_sums
 from stages.token_advantages.rows import on_last_token
 
-law = settings(deadline=None, max_examples=80)
+law = settings(max_examples=80)
 
 
 def floats(values):

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from stages.training.loss.kl import k3, kl_estimate, masked_sum, sampler_gap
 
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])

@@ -8,7 +8,7 @@ from hypothesis import settings
 from stages.training.loss.spec import LossSpec, RoleLoss, ScheduleSpec
 from workflows.errors import UsageError
 
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from stages.training.loss.policy import TokenLoss
 from stages.training.loss.spec import LOSSES, LossSpec, RoleLoss
 from workflows.errors import SchemaError
 
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}

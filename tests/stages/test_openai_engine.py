@@ -164,7 +164,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(json_values)
 def test_any_json_is_a_reply_or_no_answer(body: Any) -> None:
     with contextlib.suppress(NotAnAnswer):
@@ -185,7 +185,7 @@ def test_a_prompt_is_trimmed_by_the_estimate(api: Api) -> None:
     assert turn["num_prompt_tokens"] == 7  # the server's number, not the estimate
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=9), max_size=3), st.text(max_size=9))
 def test_the_estimate_never_falls_when_something_is_said_more(texts: list[str], more: str) -> None:
     asked = engine("http://host/v1")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stages.training.network.packing import empty_micro_batch, pack, problem_with, split
 from workflows.trajectory import PARTITION, rows_to_table
 
-law = settings(deadline=None, max_examples=60)
+law = settings(max_examples=60)
 both = pytest.mark.parametrize("packed", [False, True])
 IDS = st.lists(st.integers(0, 9), max_size=6)
 ROWS = st.lists(st.tuples(IDS.filter(bool), IDS), min_size=1, max_size=6)

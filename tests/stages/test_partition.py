@@ -15,7 +15,7 @@ from stages.tables.parquet import TableSink
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURNS, rows_to_table
 
-law = settings(deadline=None, max_examples=80)  # machines differ in speed, laws don't
+law = settings(max_examples=80)
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=60)
 CUT = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ from stages.training.loss.loss import (
     value_loss,
 )
 
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 
 
 def value_reference(v, old, target, clip):

@@ -73,7 +73,7 @@ def test_line_structure_is_a_choice_of_the_task(expected: str, got: str, same: b
     assert right(expected, got) is True
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(), min_size=1, max_size=9), st.randoms())
 def test_unordered_words_are_equal_in_any_order_and_only_with_the_same_counts(
     numbers: list[int], random: Any
@@ -111,7 +111,7 @@ def test_integers_are_equal_only_to_themselves(a: int, b: int):
     assert same_value(a, b) is (a == b)
 
 
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=50)
 atoms = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
 plain = st.recursive(
     atoms | st.complex_numbers(),

@@ -86,13 +86,13 @@ def everything(names: Sequence[str]) -> Callable[[State], str]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(), st.integers(0, 10_000))
 def test_rows_do_not_depend_on_which_call_comes_back_first(w: Workflow, order: int) -> None:
     assert without_times(play(w)) == without_times(play(w, before=late(order)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(graphs(), st.integers(0, 10_000))
 def test_a_step_runs_once_a_round_after_all_its_parents_and_lists_them_before_itself(
     w: Workflow, order: int
@@ -106,7 +106,7 @@ def test_a_step_runs_once_a_round_after_all_its_parents_and_lists_them_before_it
             assert played.turns[parent]["ended_at"] <= turn["queued_at"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.integers(0, 10_000), st.integers(0, 10_000))
 def test_a_failure_loses_no_turn_that_does_not_depend_on_it(w: Workflow, victim: int, order: int) -> None:
     whole = play(w)

@@ -60,7 +60,7 @@ def test_one_hop_questions_find_their_passage_and_two_hop_questions_need_a_secon
     assert _recall(facts, queries[2], last) <= 0.25  # else one query would do
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=8), min_size=1, max_size=8),
     st.lists(st.sampled_from("abcdez"), min_size=1, max_size=4),

@@ -105,7 +105,7 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.text(), max_size=4), st.integers(1, 9), st.sampled_from(["questions", "queries"]), st.data()
 )
@@ -118,7 +118,7 @@ def test_what_is_encoded_is_decoded(queries, top_k, form, data):
     assert back == kept
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

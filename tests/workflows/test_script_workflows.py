@@ -59,14 +59,14 @@ def from_plan(plan: Sequence[Any]) -> Any:
     return run
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plans, st.integers(0, 10_000))
 def test_rows_do_not_depend_on_which_call_comes_back_first(plan: list[Any], order: int) -> None:
     run = from_plan(plan)
     assert without_times(play(run)) == without_times(play(run, before=late(order)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(plans, st.integers(0, 10_000))
 def test_a_turn_stands_after_its_parents_and_starts_when_they_are_over(plan: list[Any], order: int) -> None:
     played = play(from_plan(plan), before=late(order))
@@ -80,7 +80,7 @@ def test_a_turn_stands_after_its_parents_and_starts_when_they_are_over(plan: lis
     rows_to_table([played.episode], EPISODES)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(plans, st.integers(0, 10_000), st.integers(0, 10_000))
 def test_a_failure_changes_no_other_turn(plan: list[Any], victim: int, order: int) -> None:
     whole = play(from_plan(plan))
