@@ -17,7 +17,7 @@ from rewards.base import PlayedEpisode
 from rewards.grading import qa
 from rewards.scoring.part import Flags, Numbers, PlayedPart, Rows
 from workflows.errors import UsageError, did_you_mean
-from workflows.trajectory import TRUNCATED
+from workflows.vocabulary import Status
 
 Malformed = Literal["raw", "zero"]
 """What counts of a turn that kept no format or was cut off: what can be read of it, or nothing.
@@ -34,7 +34,7 @@ SHARES: Final[tuple[Share, ...]] = get_args(Share)
 
 def kept_format(turn: Mapping[str, Any]) -> bool:
     """Whether a reply has its role's format and was not cut off. A role without a format breaks none."""
-    return turn["format_valid"] is not False and turn["status"] != TRUNCATED
+    return turn["format_valid"] is not False and turn["status"] != Status.TRUNCATED
 
 
 def answer_of(turn: Mapping[str, Any] | None, malformed: Malformed = "raw", key: str | None = None) -> str:
@@ -195,7 +195,7 @@ def shared_by_columns(part: PlayedPart, outcomes: Numbers, share: Share) -> pl.S
 
 def kept_formats(part: PlayedPart) -> Flags:
     """`kept_format` of each turn."""
-    kept = pl.col("format_valid").fill_null(True) & pl.col("status").ne_missing(TRUNCATED)
+    kept = pl.col("format_valid").fill_null(True) & pl.col("status").ne_missing(Status.TRUNCATED)
     return part.turns.select(kept).to_series().to_numpy()
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from rewards.scoring.part import PlayedPart
+from workflows.vocabulary import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class PlayedEpisode:
         return [
             i
             for i, t in enumerate(self.turns)
-            if t["event"] == "llm" and t["trainable"] and (self.addressed is None or i in self.addressed)
+            if t["event"] == Event.LLM and t["trainable"] and (self.addressed is None or i in self.addressed)
         ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rewards.answers import refuse_unknown
 from rewards.base import PlayedEpisode
 from workflows.errors import UsageError
-from workflows.trajectory import TRUNCATED
+from workflows.vocabulary import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Judge:
         if self.pattern is not None:
             found = re.findall(self.pattern, turn["response_text"] or "")
             said: Any = found[-1] if found else None
-        elif turn["format_valid"] is False or turn["status"] == TRUNCATED:
+        elif turn["format_valid"] is False or turn["status"] == Status.TRUNCATED:
             said = None
         else:
             said = turn["parsed"]

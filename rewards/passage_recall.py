@@ -13,6 +13,7 @@ import polars as pl
 from rewards.answers import kept_format, kept_formats
 from rewards.base import PlayedEpisode
 from rewards.scoring.part import PlayedPart
+from workflows.vocabulary import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class PassageRecall:
         wanted = _wanted(episode.gold)
         if not wanted:
             raise ValueError("the task names no gold passages")
-        results = [turn["tool_result"] for turn in episode.turns if turn["event"] == "tool"]
+        results = [turn["tool_result"] for turn in episode.turns if turn["event"] == Event.TOOL]
         recall = len(wanted & _found(results)) / len(wanted)
         values: list[float | None] = [None] * len(episode.turns)
         for position in episode.trainable():
@@ -39,7 +40,7 @@ class PassageRecall:
         return values
 
     def by_columns(self, part: PlayedPart) -> pl.Series:
-        tools = part.rows(pl.col("event") == "tool")
+        tools = part.rows(pl.col("event") == Event.TOOL)
         results: list[list[Any]] = [[] for _ in range(part.num_episodes)]
         decoded = part.decoded("tool_result")
         for row in tools:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows.graph import ControlStep, Edge, LlmStep, Step, Workflow
+from workflows.graph import Workflow
 from workflows.script import AnyWorkflow, ScriptWorkflow
+from workflows.steps import ControlStep, Edge, LlmStep, Step
+from workflows.vocabulary import Event
 
 
 def text_lines(workflow: AnyWorkflow) -> list[str]:
@@ -55,17 +57,17 @@ def mermaid(workflow: AnyWorkflow) -> str:
 def drawing(workflow: AnyWorkflow) -> dict[str, Any]:
     """The graph as JSON values, for drawing it later and elsewhere, without the workflow's own code.
 
-    `steps` in running order, each with `name`, `what` (a line), `kind` (llm, tool or control) and
+    `steps` in running order, each with `name`, `what` (a line), `kind` (an `Event`) and
     `branches`; `edges` with `source`, `target`, `label`, `conditional` and `back` (it leads back).
     An async function has no edges, and `function` says its name.
     """
     if isinstance(workflow, ScriptWorkflow):
-        kinds = {**dict.fromkeys(workflow.roles, "llm"), **dict.fromkeys(workflow.tools, "tool")}
+        kinds = {**dict.fromkeys(workflow.roles, Event.LLM), **dict.fromkeys(workflow.tools, Event.TOOL)}
         steps = [
             {
                 "name": step,
                 "what": _actor(workflow, step),
-                "kind": kinds[actor] if actor else "control",
+                "kind": (kinds[actor] if actor else Event.CONTROL).value,
                 "branches": False,
             }
             for step, actor in workflow.steps.items()
@@ -86,9 +88,8 @@ def drawing(workflow: AnyWorkflow) -> dict[str, Any]:
 
 
 def _drawn_step(workflow: Workflow, step: Step) -> dict[str, Any]:
-    kind = "llm" if isinstance(step, LlmStep) else "control" if isinstance(step, ControlStep) else "tool"
     branches = workflow.structure.region[step.name] is not None
-    return {"name": step.name, "what": _what(workflow, step), "kind": kind, "branches": branches}
+    return {"name": step.name, "what": _what(workflow, step), "kind": step.event.value, "branches": branches}
 
 
 def _labels(edge: Edge) -> list[str]:

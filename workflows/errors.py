@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Final
+
+_MAX_DETAIL: Final = 2000  # characters of a cause that a row keeps
 
 
 class CadreError(Exception):
@@ -38,7 +43,24 @@ class ToolRefusal(CadreError):
     """A tool refuses what the policy asked for. The policy's own doing: status `tool_error`, trained on."""
 
 
+class TurnFailed(CadreError):
+    """A turn failed through no doing of the policy. Its row and its cause are on the record already."""
+
+
+class TurnLimit(CadreError):
+    """The episode has as many turns as it may have."""
+
+
 def did_you_mean(got: str, known: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for a near miss, else an empty string."""
     close = difflib.get_close_matches(got, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def describe(error: BaseException) -> str:
+    """Type, message and place of an exception, in bounded length; the message alone of an error of ours."""
+    if isinstance(error, CadreError):
+        return str(error)[:_MAX_DETAIL]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}"[:_MAX_DETAIL] + place

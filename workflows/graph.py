@@ -32,77 +32,17 @@ An exception in one ends the episode with an error that names it. They travel by
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflows.roles import Role
-from workflows.state import State
+from workflows.steps import ControlStep, Edge, LlmStep, Source, Step, Tool, ToolStep
+from workflows.structure import Structure
+from workflows.validation import check_graph, refuse_duplicates
 
-if TYPE_CHECKING:
-    from workflows.structure import Structure
-
-Source = str | Callable[[State], Any]
-"""Where an input comes from: a dotted path (`task.question`, `item`, `<step>.<key>`) or a function."""
-
-Tool = Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
-"""`await tool(request)` gives a JSON value. A plain function runs in a thread.
-
-Raises `ToolRefusal` for a request that is the policy's fault, `InfraError` for a failure that is worth a
-retry. A plain function needs a time limit of its own where it may hang: a thread can't be stopped, and is
-counted and kept apart when its call is given up. Tools are built in each player; `async def start(self)` is
-called there once, to load what is heavy.
-`def check(self)` is called before a run starts, and raises `UsageError` for what can't work.
-
-A tool with the attribute `keeps_time = True` bounds each call itself, on a clock of its own (as the code
-judge does by CPU time, so that a verdict does not depend on how busy the machine is): the player's
-`tool_timeout_seconds` does not count for it.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class LlmStep:
-    """One call of a role. `inputs` gives each variable of the role's prompt, by name."""
-
-    name: str
-    role: str
-    inputs: Mapping[str, Source]
-    for_each: Callable[[State], Sequence[Any]] | None = field(default=None, kw_only=True)
-    same_branch: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolStep:
-    """One call of a tool with what `request` returns (a JSON value)."""
-
-    name: str
-    tool: str
-    request: Callable[[State], Any]
-    for_each: Callable[[State], Sequence[Any]] | None = field(default=None, kw_only=True)
-    same_branch: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class ControlStep:
-    """A pure function of the state, for example building a context. Its value must be JSON."""
-
-    name: str
-    compute: Callable[[State], Any]
-    for_each: Callable[[State], Sequence[Any]] | None = field(default=None, kw_only=True)
-    same_branch: bool = field(default=False, kw_only=True)
-
-
-Step = LlmStep | ToolStep | ControlStep
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """`target` follows `source` where `when` holds (None: always). With a `limit` it leads back."""
-
-    source: str
-    target: str
-    when: Callable[[State], bool] | None = None
-    limit: int | None = None
+# What a workflow's file needs: this is the public path of the parts too.
+__all__ = ["ControlStep", "Edge", "LlmStep", "Source", "Step", "Tool", "ToolStep", "Workflow"]
 
 
 @dataclass(frozen=True, init=False)
@@ -114,7 +54,9 @@ class Workflow:
         answer_step: the step whose parsed value is the answer of an episode; rewards take its last turn.
         tools: name → tool. See `Tool`.
         start: steps that start an episode; the first declared one if empty.
-        metadata: JSON values for trackers and drawings.
+
+    Attributes:
+        structure: order, branches, loops and visibility, derived from the edges.
 
     Raises:
         WorkflowError: what is wrong with it, where, and what to do.
@@ -127,7 +69,7 @@ class Workflow:
     answer_step: str | None
     tools: Mapping[str, Tool]
     start: tuple[str, ...]
-    metadata: Mapping[str, Any]
+    structure: Structure = field(repr=False, compare=False)
 
     def __init__(
         self,
@@ -139,10 +81,7 @@ class Workflow:
         answer_step: str | None = None,
         tools: Mapping[str, Tool] | None = None,
         start: Iterable[str] = (),
-        metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        from workflows.validation import check_workflow, refuse_duplicates
-
         roles, steps = tuple(roles), tuple(steps)
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
         values: dict[str, Any] = {
@@ -153,18 +92,10 @@ class Workflow:
             "answer_step": answer_step,
             "tools": dict(tools or {}),
             "start": tuple(start) or tuple(step.name for step in steps[:1]),
-            "metadata": dict(metadata or {}),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        check_workflow(self)
-
-    @functools.cached_property
-    def structure(self) -> Structure:
-        """Order, branches, loops and visibility, derived from the edges."""
-        from workflows.structure import Structure
-
-        return Structure.of(self)
+        object.__setattr__(self, "structure", check_graph(**values))
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -173,13 +104,14 @@ class Workflow:
 
     @functools.cached_property
     def step_of(self) -> Mapping[str, Step]:
+        """Each step by its name."""
         return {step.name: step for step in self.steps}
 
     def with_tools(self, tools: Mapping[str, Tool]) -> Workflow:
-        """The same workflow with some tools replaced, for example by stand-ins in a test.
+        """This workflow with some tools replaced, for example by stand-ins in a test.
 
         Raises:
-            WorkflowError: a name that is no tool of this workflow.
+            WorkflowError: a name that is not a tool of this workflow.
         """
         return Workflow(
             self.name,
@@ -189,5 +121,4 @@ class Workflow:
             answer_step=self.answer_step,
             tools={**self.tools, **tools},
             start=self.start,
-            metadata=self.metadata,
         )

@@ -14,9 +14,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from workflows.errors import UsageError, did_you_mean
+from workflows.errors import UsageError, describe, did_you_mean
 from workflows.graph import Workflow
-from workflows.playing.attempts import describe
 from workflows.script import AnyWorkflow, ScriptWorkflow
 
 BUILTIN_WORKFLOWS: Final = {

@@ -20,17 +20,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from workflows.errors import WorkflowError, did_you_mean
-from workflows.graph import Tool, Workflow
+from workflows.graph import Workflow
 from workflows.roles import Role
+from workflows.steps import Tool
+from workflows.team import Team
 from workflows.validation import check_tools, refuse_duplicates
 
-if TYPE_CHECKING:
-    from workflows.team import Team
-
-Function: TypeAlias = "Callable[[Team, Mapping[str, Any]], Awaitable[Any]]"
+Function: TypeAlias = Callable[[Team, Mapping[str, Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, init=False)
@@ -41,12 +40,11 @@ class ScriptWorkflow:
         roles: all roles; kept as a mapping by name.
         run: `async def run(team, task)`. What it returns is not used. `task` is the task's inputs, never
             its gold answer.
-        tools: name → tool. See `workflows.graph.Tool`.
+        tools: name → tool. See `workflows.steps.Tool`.
         steps: step → the role or tool that acts in it, or None for a value that the function notes; in
             running order. Without it each role and each tool is one step of its own name. The function
             names no other step.
         answer_step: the step whose parsed value is the answer of an episode; rewards take its last turn.
-        metadata: JSON values for trackers and drawings.
 
     Raises:
         WorkflowError: what is wrong with it, and what to do.
@@ -58,7 +56,6 @@ class ScriptWorkflow:
     tools: Mapping[str, Tool]
     steps: Mapping[str, str | None]
     answer_step: str | None
-    metadata: Mapping[str, Any]
 
     def __init__(
         self,
@@ -69,7 +66,6 @@ class ScriptWorkflow:
         tools: Mapping[str, Tool] | None = None,
         steps: Mapping[str, str | None] | None = None,
         answer_step: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         roles, tools = tuple(roles), dict(tools or {})
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
@@ -82,7 +78,6 @@ class ScriptWorkflow:
             "tools": tools,
             "steps": {actor: actor for actor in actors} if steps is None else dict(steps),
             "answer_step": answer_step,
-            "metadata": dict(metadata or {}),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -114,7 +109,6 @@ class ScriptWorkflow:
             tools={**self.tools, **tools},
             steps=self.steps,
             answer_step=self.answer_step,
-            metadata=self.metadata,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +17,23 @@ class TurnKey(NamedTuple):
     step: str
     round: int
     branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn stands in its episode.
+
+    `parents` are the turns whose output it reads, `after` further turns that were over before it was asked.
+    """
+
+    key: TurnKey
+    parents: Collection[TurnKey] = ()
+    after: Collection[TurnKey] = ()
+
+    @classmethod
+    def at(cls, step: str, round: int = 0, branch: str = "", *, parents: Collection[TurnKey] = ()) -> Place:
+        """The place of a step in a round and a branch."""
+        return cls(TurnKey(step, round, branch), parents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from workflows.errors import WorkflowError
-
-if TYPE_CHECKING:
-    from workflows.graph import Workflow
-
+from workflows.steps import Edge, Step
 
 K = TypeVar("K", bound=Hashable)
 
@@ -24,8 +21,8 @@ K = TypeVar("K", bound=Hashable)
 class Loop:
     """Steps that run again together.
 
-    `back` are positions in `Workflow.edges` of its back edges; `inside` says that it turns within one
-    branch, apart from the other branches.
+    `back` are positions of its back edges among all edges; `inside` says that it turns within one branch,
+    apart from the other branches.
     """
 
     target: str
@@ -56,24 +53,24 @@ class Structure:
     leaves: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, workflow: Workflow) -> Structure:
-        """Derive it.
+    def of(cls, steps: Sequence[Step], edges: Sequence[Edge]) -> Structure:
+        """The structure of a graph with these steps and edges.
 
         Raises:
             WorkflowError: a cycle of forward edges, or a back edge that does not lead back.
         """
-        names = [step.name for step in workflow.steps]
-        forward = [i for i, e in enumerate(workflow.edges) if e.limit is None]
-        incoming = {n: tuple(i for i in forward if workflow.edges[i].target == n) for n in names}
-        outgoing = {n: tuple(i for i in forward if workflow.edges[i].source == n) for n in names}
-        parents = {n: [workflow.edges[i].source for i in incoming[n]] for n in names}
+        names = [step.name for step in steps]
+        forward = [i for i, e in enumerate(edges) if e.limit is None]
+        incoming = {n: tuple(i for i in forward if edges[i].target == n) for n in names}
+        outgoing = {n: tuple(i for i in forward if edges[i].source == n) for n in names}
+        parents = {n: [edges[i].source for i in incoming[n]] for n in names}
         order = topological(names, parents)
-        region = _regions(workflow, order, parents)
-        loops = _loops(workflow, _before(order, parents), region)
+        region = _regions(steps, order, parents)
+        loops = _loops(edges, _before(order, parents), region)
         leaves = tuple(
             max((k for k, loop in enumerate(loops) if e.source in loop.body and e.target not in loop.body),
                 default=None)
-            for e in workflow.edges
+            for e in edges
         )  # fmt: skip
         # a step that follows a loop starts when all of the loop is over, and so may read all of it
         over = {n: {*parents[n]}.union(*(loops[k].body for i in incoming[n] if (k := leaves[i]) is not None))
@@ -137,11 +134,12 @@ def _cycle(waiting: Mapping[K, set[K]], done: set[K]) -> list[K]:
 
 
 def _regions(
-    workflow: Workflow, order: Iterable[str], parents: Mapping[str, list[str]]
+    steps: Iterable[Step], order: Iterable[str], parents: Mapping[str, list[str]]
 ) -> dict[str, str | None]:
+    step_of = {step.name: step for step in steps}
     region: dict[str, str | None] = {}
     for name in order:
-        step = workflow.step_of[name]
+        step = step_of[name]
         if step.for_each is not None:
             region[name] = name
         else:
@@ -150,11 +148,11 @@ def _regions(
 
 
 def _loops(
-    workflow: Workflow, before: Mapping[str, frozenset[str]], region: Mapping[str, str | None]
+    edges: Sequence[Edge], before: Mapping[str, frozenset[str]], region: Mapping[str, str | None]
 ) -> tuple[Loop, ...]:
     """Natural loops: back edges with one target make one loop."""
     back: dict[str, list[int]] = {}
-    for index, edge in enumerate(workflow.edges):
+    for index, edge in enumerate(edges):
         if edge.limit is not None:
             if edge.target != edge.source and edge.target not in before[edge.source]:
                 raise WorkflowError(
@@ -164,7 +162,7 @@ def _loops(
             back.setdefault(edge.target, []).append(index)
     loops = []
     for target, indices in back.items():
-        sources = {workflow.edges[i].source for i in indices}
+        sources = {edges[i].source for i in indices}
         body = {target, *sources} | {
             name
             for name, earlier in before.items()

@@ -29,27 +29,70 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from workflows.errors import WorkflowError, did_you_mean
-from workflows.playing.attempts import stop
-from workflows.playing.episode import Episode, TurnFailed
-from workflows.playing.record import TurnLimit
-from workflows.script import ScriptWorkflow
-from workflows.state import Output, TurnKey
+from workflows.coroutines import awaited, stop
+from workflows.errors import TurnFailed, TurnLimit, WorkflowError, did_you_mean
+from workflows.roles import Role
+from workflows.state import Output, Place, TurnKey
+from workflows.steps import Tool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class Calls(Protocol):
+    """What a team needs of the play it belongs to: `workflows.playing.episode.Episode`."""
+
+    @property
+    def full(self) -> bool: ...
+
+    def call(self, role: str, variables: Mapping[str, Any], place: Place) -> Coroutine[Any, Any, Output]: ...
+
+    def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]: ...
+
+    def control(self, value: Any, place: Place) -> Output: ...
+
+    def seed(self, *parts: object) -> int: ...
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What all teams of one play share: who may be called, and what has been called."""
+
+    episode: Calls
+    roles: Mapping[str, Role]
+    tools: Mapping[str, Tool]
+    steps: Mapping[str, str | None]  # step → the role or tool that acts in it, None for a note
+    grace_seconds: float
+    rounds: dict[tuple[str, str], int] = field(default_factory=dict)  # calls so far, by step and branch
+    calls: set[asyncio.Task[Output]] = field(default_factory=set)  # under way
+    owners: set[asyncio.Task[Any]] = field(default_factory=set)  # tasks that call a team
+    teams: dict[str, Team] = field(default_factory=dict)  # by branch, the newest of each
+    over: bool = False  # the function has ended
+    full: bool = False  # a turn was wanted beyond the limit
+
+    def begin(self, call: Coroutine[Any, Any, Output]) -> asyncio.Task[Output]:
+        """The call as a task, which counts as under way until it is done."""
+        task = asyncio.create_task(call)
+        self.calls.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, call: asyncio.Task[Output]) -> None:
+        self.calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # it is on the record, whether or not the function awaits the call
+
+
 class Team:
     """The roles and tools of one play, in one branch of it."""
 
-    def __init__(self, run: ScriptRun, branch: str, after: frozenset[TurnKey]):
+    def __init__(self, ledger: Ledger, branch: str, after: frozenset[TurnKey]):
         self.path = branch  # "" for the trunk, "1" for a branch, "1.0" for a branch of that
-        self._run = run
+        self._ledger = ledger
         self._last = after  # the turns that the next one comes after
         self._owner: asyncio.Task[Any] | None = None
 
@@ -67,8 +110,8 @@ class Team:
             TurnLimit: at once: the episode has its number of turns.
             TurnFailed: when awaited.
         """
-        role = self._actor(step, self._run.workflow.roles, "role")
-        wanted = self._run.workflow.roles[role].template.variables
+        role = self._actor(step, self._ledger.roles, "role")
+        wanted = self._ledger.roles[role].template.variables
         if set(inputs) != set(wanted):
             raise WorkflowError(
                 f"step {step!r} is called with {', '.join(sorted(inputs)) or 'nothing'}; the prompt of role "
@@ -76,14 +119,14 @@ class Team:
             )
         read = [*reads]
         values = {n: _values(v, read, f"input {n!r} of step {step!r}") for n, v in inputs.items()}
-        return self._begin(self._turn(step, read, partial(self._run.episode.call, role, values)))
+        return self._ledger.begin(self._turn(step, read, partial(self._ledger.episode.call, role, values)))
 
     def tool(self, step: str, request: Any, *, reads: Iterable[Output] = ()) -> asyncio.Task[Output]:
         """Ask the tool of `step` with a JSON value; like `call`. A refusal is an output that is not valid."""
-        name = self._actor(step, self._run.workflow.tools, "tool")
+        name = self._actor(step, self._ledger.tools, "tool")
         read = [*reads]
         request = _values(request, read, f"the request of step {step!r}")
-        return self._begin(self._turn(step, read, partial(self._run.episode.tool, name, request)))
+        return self._ledger.begin(self._turn(step, read, partial(self._ledger.episode.tool, name, request)))
 
     def note(self, step: str, value: Any, *, reads: Iterable[Output] = ()) -> Output:
         """Record a value (JSON) that the function computed by itself, as a turn of its own."""
@@ -93,22 +136,24 @@ class Team:
             )
         read = [*reads]
         value = _values(value, read, f"the value of step {step!r}")
-        return self._turn(step, read, partial(self._run.episode.control, value))
+        return self._turn(step, read, partial(self._ledger.episode.control, value))
 
     def branch(self, name: str | int) -> Team:
-        """A team for a coroutine that runs at the same time as others. Of one name, the newest counts.
+        """A team for a coroutine that runs at the same time as others.
+
+        A second branch of one name takes the place of the first, which may then be called no more.
 
         Raises:
-            WorkflowError: a name that is no number and no identifier.
+            WorkflowError: the name is neither a number nor an identifier.
         """
         self._check_caller(f"branch {name!r}")
         part = str(name)
         if not (part.isdecimal() or part.isidentifier()):
             raise WorkflowError(f"a branch is named by a number or an identifier, got {name!r}")
         path = f"{self.path}.{part}" if self.path else part
-        before = self._run.teams.get(path)
+        before = self._ledger.teams.get(path)
         after = self._last | (before._last if before is not None else frozenset())
-        self._run.teams[path] = team = Team(self._run, path, after)
+        self._ledger.teams[path] = team = Team(self._ledger, path, after)
         return team
 
     async def each(
@@ -124,34 +169,33 @@ class Team:
         """
         items = list(items)
         teams = [self.branch(index) for index in range(len(items))]
-        tasks = [asyncio.create_task(_run(work, t, item)) for t, item in zip(teams, items, strict=True)]
+        tasks = [asyncio.create_task(awaited(work, t, item)) for t, item in zip(teams, items, strict=True)]
         try:
             if tasks:
                 await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await stop(tasks, self._run.grace_seconds)
+            await stop(tasks, self._ledger.grace_seconds)
             raise
         self._last = self._last.union(*(team._last for team in teams))
         failures = [e for task in tasks if not task.cancelled() and (e := task.exception()) is not None]
-        for failure in sorted(failures, key=_is_expected):  # stable: the order of branches
+        for failure in sorted(failures, key=on_record):  # stable: the order of branches
             raise failure
         return [task.result() for task in tasks]  # raises CancelledError where an engine cancelled a call
 
     def seed(self, *parts: object) -> int:
         """A seed for chance of the function's own, for example `random.Random(team.seed("order"))`."""
-        return self._run.episode.seed("script", self.path, *parts)
+        return self._ledger.episode.seed("script", self.path, *parts)
 
     def _turn(self, step: str, read: Iterable[Output], begin: Callable[..., Result]) -> Result:
-        """Begin the next turn: `begin` with its name, parents and predecessors."""
-        run = self._run
+        """What `begin` gives for the place of the next turn: its name, parents and predecessors."""
+        ledger = self._ledger
         self._check_caller(f"step {step!r}")
-        if run.over:
+        if ledger.over:
             raise TurnFailed(f"step {step!r} is called after the workflow's function is over")
-        run.full |= run.episode.record.full  # `begin` then raises TurnLimit
-        key = TurnKey(step, run.rounds.get((step, self.path), 0), self.path)
-        parents = {output.key for output in read}
-        begun = begin(**key._asdict(), parents=parents, after=self._last)
-        run.rounds[step, self.path] = key.round + 1
+        ledger.full |= ledger.episode.full  # `begin` then raises TurnLimit
+        key = TurnKey(step, ledger.rounds.get((step, self.path), 0), self.path)
+        begun = begin(Place(key, {output.key for output in read}, self._last))
+        ledger.rounds[step, self.path] = key.round + 1
         self._last = frozenset({key})
         return begun
 
@@ -160,24 +204,18 @@ class Team:
         task = asyncio.current_task()
         if self._owner is None and task is not None:
             self._owner = task
-            self._run.owners.add(task)
+            self._ledger.owners.add(task)
         name = f"branch {self.path!r}" if self.path else "the team"
         if self._owner is not task:
             raise WorkflowError(
                 f"{what} is called on {name} from a second asyncio task; coroutines that run at the same "
                 "time need a team each: use team.each(items, work), or pass team.branch(i)"
             )
-        if self._run.teams.get(self.path) is not self:
+        if self._ledger.teams.get(self.path) is not self:
             raise WorkflowError(f"{what} is called on {name}, which was handed out again since")
 
-    def _begin(self, call: Coroutine[Any, Any, Output]) -> asyncio.Task[Output]:
-        task = asyncio.create_task(call)
-        self._run.calls.add(task)
-        task.add_done_callback(self._run.forget)
-        return task
-
     def _known(self, step: str) -> str | None:
-        steps = self._run.workflow.steps
+        steps = self._ledger.steps
         if step not in steps:
             raise WorkflowError(
                 f"there is no step {step!r}{did_you_mean(step, steps)}; declared: {', '.join(steps)}"
@@ -187,93 +225,13 @@ class Team:
     def _actor(self, step: str, actors: Mapping[str, Any], what: str) -> str:
         actor = self._known(step)
         if actor is None or actor not in actors:
-            raise WorkflowError(f"step {step!r} is no {what}'s: {actor or 'a note'!r} acts in it")
+            raise WorkflowError(f"step {step!r} is not a {what}'s: {actor or 'a note'!r} acts in it")
         return actor
 
 
-class ScriptRun:
-    """One play of one function. `await run()` once."""
-
-    def __init__(
-        self, workflow: ScriptWorkflow, episode: Episode, inputs: Mapping[str, Any], grace_seconds: float
-    ):
-        self.workflow = workflow
-        self.episode = episode
-        self.grace_seconds = grace_seconds
-        self.rounds: dict[tuple[str, str], int] = {}
-        self.calls: set[asyncio.Task[Output]] = set()  # under way
-        self.owners: set[asyncio.Task[Any]] = set()
-        self.teams: dict[str, Team] = {"": Team(self, "", frozenset())}
-        self.over = False
-        self.full = False
-        self._inputs = MappingProxyType(dict(inputs))
-
-    async def run(self) -> str:
-        """Play until the function and all its calls are over; return the stop reason.
-
-        Raises:
-            asyncio.CancelledError: after the function and all calls in flight were cancelled.
-        """
-        function = asyncio.create_task(_run(self.workflow.run, self.teams[""], self._inputs))
-        try:
-            await asyncio.wait({function})
-            self.over = True
-            self._judge(function)
-            while self.calls:
-                await asyncio.wait(self.calls)
-        except asyncio.CancelledError:
-            self.episode.record.expired = self.over = True
-            await stop({function, *self.calls}, self.grace_seconds)
-            raise
-        finally:
-            await stop({owner for owner in self.owners if not owner.done()}, self.grace_seconds)
-            unseen_errors(self.owners)  # of coroutines that the end of the function ended
-        return "max_turns" if self.full else "finished"
-
-    def forget(self, call: asyncio.Task[Output]) -> None:
-        self.calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # it is on the record, whether or not the function awaits the call
-
-    def _judge(self, function: asyncio.Task[Any]) -> None:
-        """Note what ended the function, if that is not on the record already."""
-        record = self.episode.record
-        error: BaseException | None = None
-        if function.cancelled():
-            error = None if record.failures else WorkflowError("it was cancelled from within")
-        elif (raised := function.exception()) is not None:
-            error = next((leaf for leaf in _leaves(raised) if not _is_expected(leaf)), None)
-        elif lost := [e for e in unseen_errors(self.owners) if not _is_expected(e)]:
-            error = lost[0]
-        elif any(not owner.done() for owner in self.owners):
-            error = WorkflowError(
-                "it returned while a coroutine that it began still ran; await what you begin"
-            )
-        if error is not None:
-            failed = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            record.fault(TurnKey("", 0, ""), f"the function of workflow {self.workflow.name!r}", failed)
-
-
-def unseen_errors(tasks: Iterable[asyncio.Task[Any]]) -> list[BaseException]:
-    """Exceptions of finished tasks that nobody awaited; asyncio would print them and go on."""
-    unseen = [task for task in tasks if task.done() and not task.cancelled() and task._log_traceback]
-    return [error for task in unseen if (error := task.exception()) is not None]
-
-
-async def _run(work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-    return await work(*arguments)
-
-
-def _is_expected(error: BaseException) -> bool:
-    """Whether an exception is the record's word for how an episode ended, and not a mistake in the code."""
+def on_record(error: BaseException) -> bool:
+    """Whether an exception is already recorded on the episode: a failed turn, or the limit of turns."""
     return isinstance(error, TurnFailed | TurnLimit)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions inside exception groups, as asyncio.TaskGroup raises them."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
 
 
 def _values(value: Any, read: list[Output], what: str) -> Any:

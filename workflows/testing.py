@@ -21,12 +21,12 @@ from typing import Any, Final
 
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, UsageError
-from workflows.graph import Tool
 from workflows.models import Model, ModelMap
 from workflows.parsers import first_json_object
 from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
+from workflows.steps import Tool
 
 Reply = Callable[[Sequence[Message], Sampling], str]
 """What a scripted model says to a chat. It may use `sampling.seed`, and nothing else that varies."""

@@ -19,6 +19,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from workflows.vocabulary import NOT_THE_POLICYS_DOING as NOT_THE_POLICYS_DOING
+from workflows.vocabulary import Status
+
 SCHEMA_VERSION: Final = 2
 
 _NAMED_VALUES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
@@ -56,8 +59,8 @@ TURNS: Final = pa.schema(
         ("branch", pa.string()),
         ("parents", pa.list_(pa.int32())),  # turn_index of the turns whose output this one read
         # what
-        ("event", pa.string()),  # llm, tool, control
-        ("act", pa.string()),  # null or spawn, delegate, message, aggregate, return, stop
+        ("event", pa.string()),  # an `Event` of workflows.vocabulary
+        ("act", pa.string()),  # null or an `Act`
         ("role", pa.string()),
         ("model_id", pa.string()),
         ("base_id", pa.string()),
@@ -277,17 +280,15 @@ def schema_of(table: str) -> pa.Schema:
     return _SCHEMAS[table.partition("/")[0]]
 
 
-# Statuses of a turn and of an episode. The first three are the policy's own doing, the last
-# three are not: their reward is null and nothing of that episode is trained on.
-OK: Final = "ok"
-MALFORMED: Final = "malformed"
-TOOL_ERROR: Final = "tool_error"
-TRUNCATED: Final = "truncated"
-INFRA_ERROR: Final = "infra_error"
-TIMEOUT: Final = "timeout"
-CANCELLED: Final = "cancelled"
-STATUSES: Final = (OK, MALFORMED, TOOL_ERROR, TRUNCATED, INFRA_ERROR, TIMEOUT, CANCELLED)
-NOT_THE_POLICYS_DOING: Final = frozenset({INFRA_ERROR, TIMEOUT, CANCELLED})
+# The words of `status`, by the names that they had before `workflows.vocabulary` did.
+OK: Final = Status.OK
+MALFORMED: Final = Status.MALFORMED
+TOOL_ERROR: Final = Status.TOOL_ERROR
+TRUNCATED: Final = Status.TRUNCATED
+INFRA_ERROR: Final = Status.INFRA_ERROR
+TIMEOUT: Final = Status.TIMEOUT
+CANCELLED: Final = Status.CANCELLED
+STATUSES: Final = tuple(Status)
 
 
 def group_id_of(iteration: int, task_id: str) -> str:

@@ -30,7 +30,7 @@ from rewards.scoring.table import (
 )
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from workflows.errors import UsageError
-from workflows.trajectory import TRUNCATED
+from workflows.vocabulary import Status
 
 __all__ = [
     "EPISODES_SEEN",
@@ -50,7 +50,7 @@ __all__ = [
 
 Truncated = Literal["as_malformed", "exclude"]
 
-NO_FAILURES: Final = frozenset({NOT_AN_LLM_TURN, FROZEN, NO_VALUES, TRUNCATED})
+NO_FAILURES: Final = frozenset({NOT_AN_LLM_TURN, FROZEN, NO_VALUES, Status.TRUNCATED})
 """Reasons why a turn has no reward although its episode was scored."""
 
 

@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.scoring.part import Flags, Numbers, Rows
-from workflows.trajectory import REWARDS, TRUNCATED
+from workflows.trajectory import REWARDS
+from workflows.vocabulary import Event, Status
 
 NOT_AN_LLM_TURN: Final = "not an llm turn"
 FROZEN: Final = "model is frozen"
@@ -58,11 +59,15 @@ def reasons_of_turns(turns: pl.DataFrame, exclude_truncated: bool) -> Reasons:
     """Why turns get no reward whatever their episode did."""
     reasons = Reasons(np.full(turns.height, -1, np.int32))
     conditions = turns.select(
-        cut=(pl.col("status").eq_missing(TRUNCATED)) & exclude_truncated,
+        cut=(pl.col("status").eq_missing(Status.TRUNCATED)) & exclude_truncated,
         frozen=~pl.col("trainable").fill_null(False),
-        other=pl.col("event").ne_missing("llm"),
+        other=pl.col("event").ne_missing(Event.LLM),
     )
-    for text, name in ((TRUNCATED, "cut"), (FROZEN, "frozen"), (NOT_AN_LLM_TURN, "other")):  # the last counts
+    for text, name in (
+        (Status.TRUNCATED, "cut"),
+        (FROZEN, "frozen"),
+        (NOT_AN_LLM_TURN, "other"),
+    ):  # the last counts
         reasons.add(text, conditions[name].to_numpy())
     return reasons
 

@@ -18,11 +18,12 @@ from workflows.errors import UsageError
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import Tag
-from workflows.playing.play import STOP_REASONS, Played, Player, PlayLimits
+from workflows.playing.play import Played, Player, PlayLimits
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
 from workflows.testing import ScriptedEngine, ScriptedModel, play_once, without_times
 from workflows.trajectory import EPISODES, STATUSES, TURNS, rows_to_table, seed_for
+from workflows.vocabulary import StopReason
 
 NO_MODELS = ModelMap({}, {})
 
@@ -189,7 +190,7 @@ def test_all_rows_fit_their_schemas() -> None:
         rows_to_table([played.episode], EPISODES)
         assert all(set(row) == set(TURNS.names) for row in played.turns)
         assert set(played.episode) == set(EPISODES.names)
-        assert played.episode["stop_reason"] in STOP_REASONS
+        assert played.episode["stop_reason"] in set(StopReason)
         assert all(row["status"] in STATUSES for row in played.turns)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from workflows.errors import CadreError, InfraError, ToolRefusal, UsageError
-from workflows.trajectory import INFRA_ERROR, TIMEOUT
+from workflows.coroutines import stop
+from workflows.errors import CadreError, InfraError, ToolRefusal, UsageError, describe
+from workflows.vocabulary import Status
 
 T = TypeVar("T")
-_MAX_DETAIL = 2000  # characters of a cause that a row keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class PlayLimits:
 class CallFailed(CadreError):
     """All attempts are used up, the time is over, or the callee is broken. `status` is that of the turn."""
 
-    def __init__(self, status: str, detail: str):
+    def __init__(self, status: Status, detail: str):
         super().__init__(detail)
         self.status = status
 
@@ -83,15 +81,15 @@ async def attempt(
     # a reply that came while it was being stopped is as good as any other
     if expired and (not ended or work.cancelled() or work.exception()):
         left = "" if ended else f", and it did not end within {grace_seconds:g} s of being cancelled"
-        raise CallFailed(TIMEOUT, f"no reply within {timeout_seconds:g} s{left}")
+        raise CallFailed(Status.TIMEOUT, f"no reply within {timeout_seconds:g} s{left}")
     try:
         return work.result()
     except ToolRefusal:
         raise
     except InfraError as error:
-        raise CallFailed(INFRA_ERROR, str(error) or "InfraError without a message") from error
+        raise CallFailed(Status.INFRA_ERROR, str(error) or "InfraError without a message") from error
     except Exception as error:
-        raise CallFailed(INFRA_ERROR, describe(error)) from error
+        raise CallFailed(Status.INFRA_ERROR, describe(error)) from error
 
 
 async def _until_one_succeeds(
@@ -103,27 +101,3 @@ async def _until_one_succeeds(
         except InfraError:
             await asyncio.sleep(pause(number))
     return await ask(attempts)
-
-
-async def stop(tasks: Collection[asyncio.Task[Any]], grace_seconds: float) -> bool:
-    """Cancel tasks and wait for their end, at most `grace_seconds`. False if one is left behind."""
-    for task in tasks:
-        task.cancel()
-        task.add_done_callback(_look)
-    _, pending = await asyncio.wait(tasks, timeout=grace_seconds) if tasks else (set(), set())
-    return not pending
-
-
-def _look(task: asyncio.Task[Any]) -> None:
-    """Take note of a task's exception, which asyncio would else print when the task is thrown away."""
-    if not task.cancelled():
-        task.exception()
-
-
-def describe(error: BaseException) -> str:
-    """Type, message and place of an exception, in one line of bounded length."""
-    if isinstance(error, CadreError):
-        return str(error)[:_MAX_DETAIL]
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}"[:_MAX_DETAIL] + place

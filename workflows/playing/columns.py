@@ -14,6 +14,7 @@ from workflows.errors import WorkflowError
 from workflows.parsers import Parsed, read_reply
 from workflows.prompts import Prompt
 from workflows.roles import Role
+from workflows.vocabulary import Status
 
 _MAX_PROBLEM: Final = 500  # characters of a parser's complaint that a row keeps
 
@@ -50,11 +51,11 @@ def parse_reply(role: Role, text: str, variables: Mapping[str, Any]) -> Parsed:
 
 def verdict(
     role: Role, parsed: Parsed, completion: Completion | ChatReply, sampling: Sampling
-) -> tuple[str, str | None]:
+) -> tuple[Status, str | None]:
     """Status and detail of a turn that got its reply."""
     if completion.finish_reason == "length" and not role.fixed_length:
-        return t.TRUNCATED, f"stopped at the limit of {sampling.max_tokens} tokens"
-    return (t.OK, None) if parsed.valid else (t.MALFORMED, str(parsed.problem)[:_MAX_PROBLEM])
+        return Status.TRUNCATED, f"stopped at the limit of {sampling.max_tokens} tokens"
+    return (Status.OK, None) if parsed.valid else (Status.MALFORMED, str(parsed.problem)[:_MAX_PROBLEM])
 
 
 def prompt_columns(prompt: Prompt, tokenizer_hash: str) -> dict[str, Any]:

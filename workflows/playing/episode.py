@@ -3,8 +3,8 @@
 This is the core under both kinds of workflow: the graph executor calls it, and so does the `Team` of a
 workflow that is written as an async function.
 
-    draft = await episode.call("writer", {"question": question}, step="draft")
-    found = await episode.tool("search", {"query": draft.value}, step="search", parents=[draft.key])
+    draft = await episode.call("writer", {"question": question}, Place.at("draft"))
+    hits = await episode.tool("search", {"query": draft.value}, Place.at("search", parents=[draft.key]))
 
 A malformed or truncated reply and a refused request are outputs, not errors: the parser's verdict
 stands, and the workflow goes on. A failure that is not the policy's doing is recorded on its row and
@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from workflows import trajectory as t
 from workflows.engine import ChatReply, Completion, Sampling
-from workflows.errors import CadreError, ToolRefusal, WorkflowError, did_you_mean
-from workflows.playing.attempts import CallFailed, PlayLimits, attempt, describe
+from workflows.errors import ToolRefusal, TurnFailed, WorkflowError, describe, did_you_mean
+from workflows.playing.attempts import CallFailed, PlayLimits, attempt
 from workflows.playing.columns import (
     as_json,
     parse_reply,
@@ -34,13 +34,10 @@ from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
 from workflows.prompts import PromptTooLong, fit_prompt
-from workflows.state import Output, TurnKey
+from workflows.state import Output, Place, TurnKey
+from workflows.vocabulary import Event, Status, StopReason
 
 T = TypeVar("T")
-
-
-class TurnFailed(CadreError):
-    """A turn failed through no doing of the policy. Its row and its cause are on the record already."""
 
 
 class Episode:
@@ -71,64 +68,41 @@ class Episode:
         self._run_seed = run_seed
         self._threads = threads
 
-    def call(
-        self,
-        role: str,
-        variables: Mapping[str, Any],
-        *,
-        step: str,
-        round: int = 0,
-        branch: str = "",
-        parents: Iterable[TurnKey] = (),
-        after: Iterable[TurnKey] = (),
-    ) -> Coroutine[Any, Any, Output]:
+    @property
+    def full(self) -> bool:
+        """Whether the episode has as many turns as it may have."""
+        return self.record.full
+
+    def call(self, role: str, variables: Mapping[str, Any], place: Place) -> Coroutine[Any, Any, Output]:
         """Ask a role. The turn is opened at once; await the result for its output.
 
         Args:
-            parents: turns whose output `variables` was made from.
-            after: further turns that were over before this one was asked.
+            place: the turn's own key, the turns that `variables` was made from, and those before it.
 
         Raises:
             WorkflowError, TurnLimit: at once; see `Record.open`.
             TurnFailed: when awaited.
         """
         speaker = _named(role, self._speakers, "role")
-        turn = self.record.open("llm", TurnKey(step, round, branch), parents, after)
+        turn = self.record.open(Event.LLM, place)
         return self._guarded(turn, lambda: self._call(turn, speaker, variables))
 
-    def tool(
-        self,
-        name: str,
-        request: Any,
-        *,
-        step: str,
-        round: int = 0,
-        branch: str = "",
-        parents: Iterable[TurnKey] = (),
-        after: Iterable[TurnKey] = (),
-    ) -> Coroutine[Any, Any, Output]:
+    def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]:
         """Ask a tool; like `call`. A refused request gives an output that is not valid."""
         function = _named(name, self._tools, "tool")
         text = self._json(request, f"the request to tool {name!r}")
-        turn = self.record.open("tool", TurnKey(step, round, branch), parents, after)
+        turn = self.record.open(Event.TOOL, place)
         turn.row.update(tool=name, tool_request=text)
         return self._guarded(turn, lambda: self._tool(turn, function, request))
 
-    def control(
-        self,
-        value: Any,
-        *,
-        step: str,
-        round: int = 0,
-        branch: str = "",
-        parents: Iterable[TurnKey] = (),
-        after: Iterable[TurnKey] = (),
-    ) -> Output:
+    def control(self, value: Any, place: Place) -> Output:
         """Record a value (JSON) that the workflow computed by itself."""
         text = self._json(value, "the computed value")
-        turn = self.record.open("control", TurnKey(step, round, branch), parents, after)
+        turn = self.record.open(Event.CONTROL, place)
         now = self.record.now()
-        turn.row.update(parsed=text, status=t.OK, attempts=1, queued_at=now, started_at=now, ended_at=now)
+        turn.row.update(
+            parsed=text, status=Status.OK, attempts=1, queued_at=now, started_at=now, ended_at=now
+        )
         return Output(value, "", True, turn.key)
 
     async def _guarded(self, turn: Turn, work: Callable[[], Awaitable[T]]) -> T:
@@ -136,10 +110,10 @@ class Episode:
         try:
             return await work()
         except CallFailed as error:
-            raise self._failed(turn, error.status, "call_failed", str(error)) from error
+            raise self._failed(turn, error.status, StopReason.CALL_FAILED, str(error)) from error
         except asyncio.CancelledError:
-            status = t.TIMEOUT if self.record.expired else t.CANCELLED
-            self._failed(turn, status, "call_failed", "cancelled while waiting for a reply")
+            status = Status.TIMEOUT if self.record.expired else Status.CANCELLED
+            self._failed(turn, status, StopReason.CALL_FAILED, "cancelled while waiting for a reply")
             raise
         except PromptTooLong as error:
             turn.row.update(
@@ -147,13 +121,15 @@ class Episode:
                 num_prompt_tokens=error.num_tokens,
                 cut=t.to_json(error.cut),
             )
-            raise self._failed(turn, t.INFRA_ERROR, "prompt_too_long", str(error)) from error
+            raise self._failed(turn, Status.INFRA_ERROR, StopReason.PROMPT_TOO_LONG, str(error)) from error
         except Exception as error:  # a parser, a template path: the workflow's own code
-            raise self._failed(turn, t.INFRA_ERROR, "workflow_error", describe(error)) from error
+            raise self._failed(
+                turn, Status.INFRA_ERROR, StopReason.WORKFLOW_ERROR, describe(error)
+            ) from error
         finally:
             turn.row["ended_at"] = self.record.now()
 
-    def _failed(self, turn: Turn, status: str, stop_reason: str, detail: str) -> TurnFailed:
+    def _failed(self, turn: Turn, status: Status, stop_reason: StopReason, detail: str) -> TurnFailed:
         turn.row.update(status=status, status_detail=detail)
         cause = f"{where(turn.key)}: {detail}"
         self.record.failures.append(Failure(turn.key, status, stop_reason, cause))
@@ -198,10 +174,10 @@ class Episode:
                 async with self._threads.slot() as slot:
                     result = await self._in_thread(turn, slot, function, request, seconds)
         except ToolRefusal as refusal:
-            turn.row.update(status=t.TOOL_ERROR, status_detail=str(refusal))
+            turn.row.update(status=Status.TOOL_ERROR, status_detail=str(refusal))
             return Output(None, "", False, turn.key)
         text = self._json(result, f"the result of tool {turn.row['tool']!r}")
-        turn.row.update(tool_result=text, status=t.OK)
+        turn.row.update(tool_result=text, status=Status.OK)
         return Output(result, "", True, turn.key)
 
     async def _in_thread(

@@ -10,13 +10,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from workflows.errors import WorkflowError
-from workflows.graph import ControlStep, LlmStep, Step, Workflow
+from workflows.errors import TurnFailed, WorkflowError
+from workflows.graph import Workflow
 from workflows.playing.board import Board, Slot
-from workflows.playing.episode import Episode, TurnFailed, where
-from workflows.state import Output, State, TurnKey
+from workflows.playing.episode import Episode, where
+from workflows.state import Output, Place, State, TurnKey
+from workflows.steps import ControlStep, LlmStep, Step
+from workflows.vocabulary import StopReason
 
-Status = Literal["ran", "skipped", "running", "failed"]
+Progress = Literal["ran", "skipped", "running", "failed"]
 
 
 class GraphRun:
@@ -28,7 +30,7 @@ class GraphRun:
         self._episode = episode
         self._board = Board(workflow.structure, inputs)
         self._tasks: dict[asyncio.Task[Output], Slot] = {}
-        self._status: dict[Slot, Status] = {}  # of this round; absent: not decided
+        self._status: dict[Slot, Progress] = {}  # of this round; absent: not decided
         self._taken: dict[tuple[int, str], bool] = {}  # edges of this round, by the source's branch
         self._broken: set[tuple[int, str]] = set()  # edges whose condition raised: open for ever
         self._unspread: set[str] = set()  # steps whose for_each raised
@@ -38,7 +40,7 @@ class GraphRun:
         self._full = False
         self._at_limit = False
 
-    async def run(self) -> str:
+    async def run(self) -> StopReason:
         """Play until nothing runs and nothing may start; return the stop reason.
 
         Raises:
@@ -58,7 +60,9 @@ class GraphRun:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        return "max_turns" if self._full else "loop_limit" if self._at_limit else "finished"
+        if self._full:
+            return StopReason.MAX_TURNS
+        return StopReason.LOOP_LIMIT if self._at_limit else StopReason.FINISHED
 
     def _collect(self, task: asyncio.Task[Output]) -> None:
         slot = self._tasks.pop(task)
@@ -173,7 +177,7 @@ class GraphRun:
             self._full = True
             return
         state = self._view(step.name, branch, key.round)
-        place: dict[str, Any] = key._asdict() | {"after": self._board.over(step.name, branch)}
+        before = self._board.over(step.name, branch)
         what = ""
         try:
             if isinstance(step, LlmStep):
@@ -181,18 +185,18 @@ class GraphRun:
                 for name, source in step.inputs.items():
                     what = f"input {name!r} of "
                     variables[name] = state.follow(source) if isinstance(source, str) else source(state)
-                work = self._episode.call(step.role, variables, parents=state.reads, **place)
+                work = self._episode.call(step.role, variables, Place(key, state.reads, before))
             elif isinstance(step, ControlStep):
                 what = "compute of "
                 value = step.compute(state)
-                self._write(slot, self._episode.control(value, parents=state.reads, **place))
+                self._write(slot, self._episode.control(value, Place(key, state.reads, before)))
                 return
             else:
                 what = "request of "
                 request = step.request(state)
-                work = self._episode.tool(step.tool, request, parents=state.reads, **place)
+                work = self._episode.tool(step.tool, request, Place(key, state.reads, before))
         except Exception as error:
-            record.fault(key, f"{what}{where(key)}", error, event=_event(step))
+            record.fault(key, f"{what}{where(key)}", error, event=step.event)
             self._status[slot] = "failed"
             return
         self._tasks[asyncio.create_task(work)] = slot
@@ -271,9 +275,3 @@ class GraphRun:
         self._repeats = {k: v for k, v in self._repeats.items() if k[0] in own or not stale(*k)}
         inner = {k for k, other in enumerate(self._structure.loops) if other.body < body}
         self._ended = {e for e in self._ended if not (e[0] in inner and (not inside or e[1] == branch))}
-
-
-def _event(step: Step) -> str:
-    if isinstance(step, LlmStep):
-        return "llm"
-    return "control" if isinstance(step, ControlStep) else "tool"

@@ -16,20 +16,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows.engine import AnyEngine
-from workflows.errors import RunFailed, UsageError, did_you_mean
+from workflows.errors import RunFailed, UsageError, describe, did_you_mean
 from workflows.models import ModelMap
-from workflows.playing.attempts import PlayLimits, describe
+from workflows.playing.attempts import PlayLimits
 from workflows.playing.episode import Episode
 from workflows.playing.execute import GraphRun
-from workflows.playing.record import STOP_REASONS, EpisodeId, Played, Record
+from workflows.playing.record import EpisodeId, Played, Record
+from workflows.playing.script_run import ScriptRun
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import ToolThreads
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow, ScriptWorkflow
 from workflows.state import TurnKey
-from workflows.team import ScriptRun
-
-__all__ = ["STOP_REASONS", "PlayLimits", "Played", "Player"]
+from workflows.vocabulary import StopReason
 
 
 class Player:
@@ -106,7 +105,7 @@ class Player:
             self._run_seed,
             self._threads,
         )
-        stop_reason = "finished"
+        stop_reason = StopReason.FINISHED
         try:
             async with asyncio.timeout(self._limits.episode_timeout_seconds) as clock:
                 stop_reason = await self._run(episode, task["inputs"])
@@ -116,7 +115,7 @@ class Player:
             record.expired = True
         return record.close(stop_reason)
 
-    async def _run(self, episode: Episode, inputs: Mapping[str, Any]) -> str:
+    async def _run(self, episode: Episode, inputs: Mapping[str, Any]) -> StopReason:
         workflow = self._workflow
         try:
             if isinstance(workflow, ScriptWorkflow):
@@ -124,7 +123,7 @@ class Player:
             return await GraphRun(workflow, episode, inputs).run()
         except Exception as error:  # a fault of ours costs its episode, not the others of the shard
             episode.record.fault(TurnKey("", 0, ""), f"playing workflow {workflow.name!r}", error)
-            return "workflow_error"
+            return StopReason.WORKFLOW_ERROR
 
     def _versions(self) -> dict[str, int]:
         return {model_id: engine.policy_version for model_id, engine in self._engines.items()}

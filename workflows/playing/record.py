@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from workflows import trajectory as t
-from workflows.errors import CadreError, WorkflowError
-from workflows.playing.attempts import describe
-from workflows.state import TurnKey
+from workflows.errors import TurnLimit, WorkflowError, describe
+from workflows.state import Place, TurnKey
 from workflows.structure import topological
-
-STOP_REASONS: Final = {
-    "finished": "no step was left to run",
-    "loop_limit": "finished, but a loop that wanted another round was at its limit",
-    "max_turns": "the workflow wanted more turns than max_turns; which ones it had depends on timing",
-    "prompt_too_long": "a prompt had no room although all that may be cut was cut; nothing of it was asked",
-    "call_failed": "a call of a model or tool failed or timed out; what did not depend on it was finished",
-    "workflow_error": "an exception in the workflow's own code, named in `error`",
-    "episode_timeout": "the episode's time was over; calls in flight are marked timeout",
-}
+from workflows.vocabulary import Event, Status, StopReason
 
 
 @dataclass(slots=True)
@@ -53,17 +43,13 @@ class EpisodeId:
         }
 
 
-class TurnLimit(CadreError):
-    """The episode has as many turns as it may have."""
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an episode is not ok: the status it gets, a stop reason, and a cause that names the step."""
 
     key: TurnKey
-    status: str
-    stop_reason: str
+    status: Status
+    stop_reason: StopReason
     error: str
 
 
@@ -98,9 +84,7 @@ class Record:
     def full(self) -> bool:
         return len(self._turns) >= self._max_turns
 
-    def open(
-        self, event: str, key: TurnKey, parents: Iterable[TurnKey] = (), after: Iterable[TurnKey] = ()
-    ) -> Turn:
+    def open(self, event: Event, place: Place) -> Turn:
         """A new turn, with every column of its row.
 
         Raises:
@@ -109,6 +93,7 @@ class Record:
         """
         if self.full:
             raise TurnLimit(f"the episode has its {self._max_turns} turns")
+        key = place.key
         if key in self._turns:
             raise WorkflowError(
                 f"step {key.step!r} ran twice in round {key.round}, branch {key.branch!r}; "
@@ -118,20 +103,20 @@ class Record:
         row.update(self.identity.columns())
         row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin="sampled")
         row.update(metrics=[], attempts=0, queued_at=self.now())
-        turn = Turn(key, frozenset(parents), frozenset(after) | frozenset(parents), row)
+        turn = Turn(key, frozenset(place.parents), frozenset(place.after) | frozenset(place.parents), row)
         self._turns[key] = turn
         return turn
 
-    def fault(self, key: TurnKey, what: str, error: Exception, event: str | None = None) -> None:
+    def fault(self, key: TurnKey, what: str, error: Exception, event: Event | None = None) -> None:
         """Note an exception in the workflow's own code; with `event`, as a row of that kind too."""
         message = f"{what}: {describe(error)}"
         if event is not None and not self.full:
             now = self.now()
-            row = self.open(event, key).row
-            row.update(status=t.INFRA_ERROR, status_detail=message, ended_at=now)
-        self.failures.append(Failure(key, t.INFRA_ERROR, "workflow_error", message))
+            row = self.open(event, Place(key)).row
+            row.update(status=Status.INFRA_ERROR, status_detail=message, ended_at=now)
+        self.failures.append(Failure(key, Status.INFRA_ERROR, StopReason.WORKFLOW_ERROR, message))
 
-    def close(self, stop_reason: str) -> Played:
+    def close(self, stop_reason: StopReason) -> Played:
         """The finished episode. Turns without a status were in flight when it was stopped."""
         keys = sorted(self._turns, key=self._rank_of)
         ordered = topological(keys, {key: turn.after for key, turn in self._turns.items()})
@@ -141,18 +126,18 @@ class Record:
             turn = self._turns[key]
             turn.row.update(turn_index=index[key], parents=sorted(index[p] for p in turn.parents))
             if turn.row["status"] is None:
-                turn.row.update(status=t.TIMEOUT, status_detail="the episode's time was over")
+                turn.row.update(status=Status.TIMEOUT, status_detail="the episode's time was over")
             rows.append(_writable(turn.row))
         return Played(rows, _writable(self._episode_row(rows, stop_reason)))
 
-    def _episode_row(self, rows: list[dict[str, Any]], stop_reason: str) -> dict[str, Any]:
-        status, error = t.OK, None
+    def _episode_row(self, rows: list[dict[str, Any]], stop_reason: StopReason) -> dict[str, Any]:
+        status, error = Status.OK, None
         if self.expired:
-            running = [r["step"] for r in rows if r["status"] == t.TIMEOUT]
-            status, stop_reason = t.TIMEOUT, "episode_timeout"
+            running = [r["step"] for r in rows if r["status"] == Status.TIMEOUT]
+            status, stop_reason = Status.TIMEOUT, StopReason.EPISODE_TIMEOUT
             error = f"the episode's time was over in step {', '.join(map(repr, running)) or 'none'}"
         elif self.failures:  # the first in the order of turns, so that timing does not choose
-            first = min(self.failures, key=lambda f: (f.status == t.CANCELLED, self._rank_of(f.key)))
+            first = min(self.failures, key=lambda f: (f.status == Status.CANCELLED, self._rank_of(f.key)))
             status, stop_reason, error = first.status, first.stop_reason, first.error
         return {
             **self.identity.columns(),

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from workflows.playing.attempts import CallFailed
-from workflows.trajectory import INFRA_ERROR
+from workflows.vocabulary import Status
 
 MAX_THREADS: Final = 64
 
@@ -41,7 +41,7 @@ class ToolThreads:
         while self._taken >= self.limit:
             if self.stray >= self.limit:
                 raise CallFailed(
-                    INFRA_ERROR,
+                    Status.INFRA_ERROR,
                     f"all {self.limit} tool threads are busy with calls that timed out; give the tool a time "
                     "limit of its own",
                 )

@@ -1,0 +1,82 @@
+"""The words that tables hold: kinds of turns, what a turn did in its team, how turns and episodes ended.
+
+A word is its text: it is written, compared and sorted as a `str`, and a table's plain text equals it. Each
+has a `meaning`, one line.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Self
+
+
+class Word(StrEnum):
+    """One word of a column, with its meaning."""
+
+    meaning: str
+
+    def __new__(cls, text: str, meaning: str) -> Self:
+        """A member, as `NAME = text, meaning` declares it."""
+        word = str.__new__(cls, text)
+        word._value_ = text
+        word.meaning = meaning
+        return word
+
+
+class Event(Word):
+    """What kind of step a turn is a run of: column `event` of `turns`."""
+
+    LLM = "llm", "a role was asked"
+    TOOL = "tool", "a tool was asked"
+    CONTROL = "control", "the workflow computed or noted a value by itself"
+
+
+class Act(Word):
+    """What a turn did in its team: column `act` of `turns`; null where nothing says."""
+
+    SPAWN = "spawn", "began a branch or another member of the team"
+    DELEGATE = "delegate", "handed a piece of its task to another role"
+    MESSAGE = "message", "told another role something"
+    AGGREGATE = "aggregate", "made one result of several"
+    RETURN = "return", "gave its result back to the role that delegated"
+    STOP = "stop", "ended the episode or its branch"
+
+
+class Status(Word):
+    """How a turn or an episode went: column `status` of `turns` and `episodes`."""
+
+    OK = "ok", "it went as it should"
+    MALFORMED = "malformed", "the reply breaks its role's format"
+    TOOL_ERROR = "tool_error", "the tool refused what the policy asked for"
+    TRUNCATED = "truncated", "the token limit stopped the reply"
+    INFRA_ERROR = "infra_error", "an engine, a tool or the workflow's own code failed"
+    TIMEOUT = "timeout", "a call or the episode ran out of time"
+    CANCELLED = "cancelled", "a call was cancelled while it waited for its reply"
+
+
+POLICYS_DOING: Final = frozenset({Status.OK, Status.MALFORMED, Status.TOOL_ERROR, Status.TRUNCATED})
+"""Statuses that the policy itself brought about: rewards are computed, and the turn may be trained on."""
+
+NOT_THE_POLICYS_DOING: Final = frozenset({Status.INFRA_ERROR, Status.TIMEOUT, Status.CANCELLED})
+"""All other statuses: the reward is null, and nothing of that episode is trained on."""
+
+
+class StopReason(Word):
+    """Why an episode ended: column `stop_reason` of `episodes`."""
+
+    FINISHED = "finished", "no step was left to run"
+    LOOP_LIMIT = "loop_limit", "finished, but a loop that wanted another round was at its limit"
+    MAX_TURNS = (
+        "max_turns",
+        "the workflow wanted more turns than max_turns; which ones it had depends on timing",
+    )
+    PROMPT_TOO_LONG = (
+        "prompt_too_long",
+        "a prompt had no room although all that may be cut was cut; it was not sent",
+    )
+    CALL_FAILED = (
+        "call_failed",
+        "a call of a model or tool failed or timed out; what did not depend on it was finished",
+    )
+    WORKFLOW_ERROR = "workflow_error", "an exception in the workflow's own code, named in `error`"
+    EPISODE_TIMEOUT = "episode_timeout", "the episode's time was over; calls in flight are marked timeout"
