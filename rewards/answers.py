@@ -15,7 +15,7 @@ import polars as pl
 
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
-from rewards.scoring.part import Flags, Numbers, PlayedPart, Rows
+from rewards.part import Flags, Numbers, PlayedPart, Rows
 from workflows.errors import UsageError, did_you_mean
 from workflows.vocabulary import Status
 

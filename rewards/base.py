@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from rewards.scoring.part import PlayedPart
+from rewards.part import PlayedPart
 from workflows.vocabulary import Event
 
 

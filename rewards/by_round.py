@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rewards.scoring.part import Numbers, Rows
+from rewards.part import Numbers, Rows
 
 
 def gains(values: Mapping[int, float], first: float = 0.0) -> dict[int, float]:

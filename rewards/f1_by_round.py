@@ -24,7 +24,7 @@ from rewards.answers import refuse_unknown as refuse
 from rewards.base import PlayedEpisode
 from rewards.by_round import RoundValues, gains
 from rewards.grading import qa
-from rewards.scoring.part import Numbers, PlayedPart, Rows
+from rewards.part import Numbers, PlayedPart, Rows
 from workflows.errors import UsageError
 
 _NOTHING, _PLAN, _ANSWER, _SEARCH, _UPDATE = range(5)  # what a turn is paid for

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from rewards.base import PlayedEpisode
-from rewards.scoring.part import PlayedPart
+from rewards.part import PlayedPart
 from workflows.errors import UsageError
 
 

@@ -23,7 +23,7 @@ from rewards.answers import (
 )
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
-from rewards.scoring.part import PlayedPart
+from rewards.part import PlayedPart
 
 
 @dataclass(frozen=True, slots=True)

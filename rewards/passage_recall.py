@@ -12,7 +12,7 @@ import polars as pl
 
 from rewards.answers import kept_format, kept_formats
 from rewards.base import PlayedEpisode
-from rewards.scoring.part import PlayedPart
+from rewards.part import PlayedPart
 from workflows.vocabulary import Event
 
 

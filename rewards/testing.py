@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from rewards.base import ColumnReward, PlayedEpisode, Reward
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 
 
 def distinct_characters(episode: PlayedEpisode) -> list[float | None]:

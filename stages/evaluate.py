@@ -16,15 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rewards.scoring.score import (
-    EPISODES_SEEN,
-    NO_FAILURES,
-    TASKS_SEEN,
-    TURNS_SEEN,
-    WeightedRewards,
-    kind_of,
-    score_turns,
-)
+from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
+from rewards.scoring.reasons import kind_of
+from rewards.scoring.score import NO_FAILURES, score_turns
+from rewards.scoring.weighted import WeightedRewards
 from stages.base import Account, Context, Lease, StageResult
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts

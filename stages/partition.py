@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rewards.scoring.score import kind_of
+from rewards.scoring.reasons import kind_of
 from stages.base import Account, Context, Lease, StageResult
 from stages.batching import PLAN_COLUMNS, plan_batches
 from stages.parts import map_parts

@@ -13,19 +13,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rewards.part import Flags, Numbers, Rows
 from rewards.scoring.by_columns import has_columns
+from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from rewards.scoring.key_order import key_order
-from rewards.scoring.part import Flags, Numbers, Rows
 from rewards.scoring.reasons import count_kinds
-from rewards.scoring.score import (
-    EPISODES_SEEN,
-    TASKS_SEEN,
-    TURNS_SEEN,
-    Truncated,
-    WeightedRewards,
-    score_variants,
-)
-from stages.base import Account, Context, Lease, Progress, StageResult
+from rewards.scoring.score import Truncated, score_turns
+from rewards.scoring.weighted import WeightedRewards
+from stages.base import Account, Context, Lease, StageResult
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.trajectory import REWARDS, TURN_KEYS
@@ -59,53 +54,50 @@ class RewardStage:
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        variants, sinks = [(self.rewards, self.truncated)], [outputs["rewards"]]
-        return score_together(
-            {name: inputs[name] for name in self.inputs}, sinks, variants, context.progress
-        )[0]
+        tables = {name: inputs[name] for name in self.inputs}
+        indices = aligned_parts(tables)
+        context.progress.start("reward", len(indices), "part")
+        receipts = map_parts(
+            score_part,
+            indices,
+            brief=are_brief(self.rewards),
+            on_done=lambda done: context.progress.advance(turns=done["turns"]),
+            tables=tables,
+            sink=outputs["rewards"],
+            rewards=self.rewards,
+            truncated=self.truncated,
+        )
+        context.progress.finish()
+        return reward_result(receipts)
 
 
-def score_together(
-    tables: Mapping[str, TableRef],
-    sinks: Sequence[TableSink],
-    variants: Sequence[tuple[WeightedRewards, Truncated]],
-    progress: Progress,
-) -> list[StageResult]:
-    """What the stage does for each of several variants, which see the same turns: read once, part by part.
+def are_brief(rewards: WeightedRewards) -> bool:
+    """Whether all rewards score a part at once, which takes less time than a task of the cluster."""
+    return all(has_columns(item.reward) for item in rewards.items)
 
-    A reward that several of them have, as one object, is computed once.
-    """
-    indices = aligned_parts(tables)
-    progress.start("reward", len(indices), "part")
-    receipts = map_parts(
-        score_part,
-        indices,
-        brief=all(has_columns(item.reward) for rewards, _ in variants for item in rewards.items),
-        on_done=lambda done: progress.advance(turns=done["variants"][0]["turns"]),
-        tables=tables,
-        sinks=sinks,
-        variants=variants,
-    )
-    progress.finish()
-    return [_result([receipt["variants"][k] for receipt in receipts]) for k in range(len(variants))]
+
+def read_played(tables: Mapping[str, TableRef], index: int) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Part `index` of tasks, turns and episodes, with the columns that rewards see."""
+    seen = {"tasks": TASKS_SEEN, "turns": TURNS_SEEN, "episodes": EPISODES_SEEN}
+    tasks, turns, episodes = (tables[name].read_part(index, schema.names) for name, schema in seen.items())
+    return tasks, turns, episodes
 
 
 def score_part(
     index: int,
     tables: Mapping[str, TableRef],
-    sinks: Sequence[TableSink],
-    variants: Sequence[tuple[WeightedRewards, Truncated]],
+    sink: TableSink,
+    rewards: WeightedRewards,
+    truncated: Truncated = "as_malformed",
 ) -> dict[str, Any]:
-    """Score part `index` and write it; the receipt has its part, counts and sums, for each variant."""
-    tasks, turns, episodes = (
-        tables[name].read_part(index, schema.names)
-        for name, schema in (("tasks", TASKS_SEEN), ("turns", TURNS_SEEN), ("episodes", EPISODES_SEEN))
-    )
-    scored = score_variants(tasks, turns, episodes, variants)
-    return {"variants": [_receipt(index, *each, turns) for each in zip(scored, sinks, strict=True)]}
+    """Score part `index` and write it: the receipt of `write_rewards`."""
+    tasks, turns, episodes = read_played(tables, index)
+    scored = score_turns(tasks, turns, episodes, rewards, truncated=truncated)
+    return write_rewards(index, scored, sink, turns)
 
 
-def _receipt(index: int, scored: pa.Table, sink: TableSink, turns: pa.Table) -> dict[str, Any]:
+def write_rewards(index: int, scored: pa.Table, sink: TableSink, turns: pa.Table) -> dict[str, Any]:
+    """Write the rewards of part `index`; the receipt has its part, counts and sums, for `reward_result`."""
     excluded, failures = count_kinds(scored["no_reward_reason"])
     return {
         "part": sink.write_part(index, scored),
@@ -183,7 +175,8 @@ def _each(column: pa.Array) -> Iterator[tuple[str, Flags]]:
         yield text, codes == code
 
 
-def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
+def reward_result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
+    """The stage's result from the receipts of all parts."""
     parts: list[Part] = [r["part"] for r in receipts]
     excluded: Counter[str] = Counter()
     for receipt in receipts:

@@ -41,7 +41,7 @@ MOVED: Final[Mapping[str, str]] = {
         )
     },
     "workflows.qa": "workflows.teams.qa_decompose",
-    "rewards.scoring.score": "rewards.scoring.score.score",
+    "rewards.scoring": "rewards.scoring.score",
     "stages.engines.openai": "stages.engines.openai.engine",
     "stages.engines.torch": "stages.engines.torch.server",
     "stages.engines.vllm": "stages.engines.vllm.server",

@@ -23,7 +23,9 @@ from workflows.engine import Completion, Message, Sampling
 from workflows.errors import InfraError, UsageError
 from workflows.models import Model, ModelMap
 from workflows.parsers import first_json_object
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
 from workflows.steps import Tool

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any, Final
 
 import pyarrow as pa
@@ -318,11 +317,6 @@ def to_json(value: Any) -> str:
 def clean_text(text: str) -> str:
     """Replace lone surrogates, which no UTF-8 file can hold; everything else is kept as it is."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def named_values(values: dict[str, float]) -> list[dict[str, Any]]:
-    """A mapping as rows of a `list<struct<name, value>>` column; values that are not finite become null."""
-    return [{"name": k, "value": float(v) if math.isfinite(v) else None} for k, v in values.items()]
 
 
 def rows_to_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:

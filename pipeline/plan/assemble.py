@@ -20,7 +20,7 @@ from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri
 from rewards.base import Credit
 from rewards.loading import load_credit, load_reward, reward_takes
-from rewards.scoring.score import WeightedReward, WeightedRewards
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from stages.base import Stage, check_chain
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec

@@ -15,7 +15,7 @@ from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import UsageError
 from workflows.models import Model, ModelMap
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.plan.fingerprints import rewards_fingerprint, team_fingerprint
 from pipeline.settings.schema import RewardSection, Settings
-from rewards.scoring.score import WeightedRewards
+from rewards.scoring.weighted import WeightedRewards
 from stages.base import Stage
 from stages.evaluate import EvaluateStage
 from stages.players.actor import PlayerSpec

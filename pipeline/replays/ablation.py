@@ -19,11 +19,12 @@ from pipeline.replays.agreement import Agreement, agreement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
 from pipeline.replays.source import Source, check_tables
+from pipeline.replays.together import score_together
 from pipeline.store import run as store
 from pipeline.store.folder import Folder
 from stages.base import Progress
 from stages.parts import map_parts
-from stages.reward import RewardStage, score_together
+from stages.reward import RewardStage
 from stages.tables.parquet import TableRef, parquet_bytes, write_bytes
 from workflows.trajectory import TURN_KEYS
 

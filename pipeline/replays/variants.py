@@ -14,7 +14,7 @@ from pipeline.replays.settings import with_values
 from pipeline.replays.source import Source
 from pipeline.settings.reading import read_toml
 from rewards.base import Reward
-from rewards.scoring.score import WeightedReward, WeightedRewards
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from stages.base import Stage
 from stages.reward import RewardStage
 from workflows.errors import UsageError

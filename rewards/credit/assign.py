@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rewards.base import Credit
 from rewards.credit.silent import SILENT, LeaveOutSilent
+from rewards.part import Flags
 from rewards.scoring.key_order import by_key, same_keys
-from rewards.scoring.part import Flags
 from workflows.errors import SchemaError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
 
@@ -35,17 +35,6 @@ class Credited:
 
     table: pa.Table
     groups: dict[str, int]
-
-
-def assign_credit(
-    turns: pa.Table,
-    episodes: pa.Table,
-    rewards: pa.Table,
-    method: Credit,
-    leave_out: LeaveOutSilent | None = None,
-) -> pa.Table:
-    """The table of `credit_turns`."""
-    return credit_turns(turns, episodes, rewards, method, leave_out).table
 
 
 def credit_turns(

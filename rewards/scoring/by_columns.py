@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rewards.part import Flags, Numbers, PlayedPart, Rows
 from rewards.scoring.by_episode import RewardFailed, told
-from rewards.scoring.part import Flags, Numbers, PlayedPart, Rows
 from rewards.scoring.weighted import WeightedReward
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from rewards.base import PlayedEpisode
-from rewards.scoring.part import PlayedPart, Rows
+from rewards.part import PlayedPart, Rows
 from rewards.scoring.weighted import WeightedReward
 
 _JSON_COLUMNS: Final = ("parsed", "tool_request", "tool_result")

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from rewards.part import Flags, PlayedPart, PlayedTasks, Rows
 from rewards.scoring.key_order import key_order
-from rewards.scoring.part import Flags, PlayedPart, PlayedTasks, Rows
 from workflows.errors import SchemaError
 from workflows.trajectory import EPISODES, TASKS, TURN_KEYS, TURNS
 from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event

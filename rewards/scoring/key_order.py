@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rewards.scoring.part import Rows
+from rewards.part import Rows
 from workflows.trajectory import TURN_KEYS
 
 

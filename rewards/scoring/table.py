@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from rewards.scoring.part import Flags, Numbers, Rows
+from rewards.part import Flags, Numbers, Rows
 from workflows.trajectory import REWARDS
 from workflows.vocabulary import Event, Status
 

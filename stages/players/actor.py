@@ -19,7 +19,9 @@ from workflows.engine import AnyEngine
 from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.trajectory import EPISODES, TURNS, rows_to_table
 

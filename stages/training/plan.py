@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch.distributed as dist
 from torch import Tensor
 
-from rewards.scoring.score import kind_of
+from rewards.scoring.reasons import kind_of
 from stages.tables.parquet import TableRef
 from stages.training.loss.loss import denominator
 from stages.training.loss.spec import LossSpec

@@ -25,14 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rewards.grading import qa
-from rewards.scoring.score import (
-    EPISODES_SEEN,
-    TASKS_SEEN,
-    TURNS_SEEN,
-    WeightedReward,
-    WeightedRewards,
-    score_turns,
-)
+from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of
 from workflows.data.tasks import load_tasks

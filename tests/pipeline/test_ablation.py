@@ -26,7 +26,9 @@ from pipeline.views.render import as_text, plain
 from rewards.base import PlayedEpisode
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns, score_variants
+from rewards.scoring.score import score_turns
+from rewards.scoring.variants import score_variants
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from stages.base import Quiet
 from stages.evaluate import estimate_mean
 from tests.support.stored_runs import SHARED, Shape, part_tables, settings_of, write_iterations, write_run

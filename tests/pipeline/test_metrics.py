@@ -14,18 +14,9 @@ from pipeline.metrics.names import MAX_NAMES, by_name
 from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef, TableSink
+from tests.support.tables import named_values
 from workflows.errors import CadreError
-from workflows.trajectory import (
-    CREDIT,
-    EPISODES,
-    PARTITION,
-    REWARDS,
-    TASKS,
-    TURNS,
-    UPDATES,
-    named_values,
-    rows_to_table,
-)
+from workflows.trajectory import CREDIT, EPISODES, PARTITION, REWARDS, TASKS, TURNS, UPDATES, rows_to_table
 
 ROLES = ("plan", "answer")
 

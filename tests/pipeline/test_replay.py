@@ -21,14 +21,15 @@ from pipeline.replays.source import Source
 from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
 from pipeline.store.run import Run, tables_at
-from rewards.credit.assign import assign_credit
 from rewards.credit.rloo import Rloo
 from rewards.f1_by_round import F1ByRound
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from stages.base import Quiet, StageResult
 from stages.stored_scores import align_part
 from stages.tables.parquet import TableRef, TableSink
 from tests.support.stored_runs import Made, Shape, settings_of, write_iterations, write_rollout
+from tests.support.tables import assign_credit
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import BASELINES, CREDIT, PARTITION, SCORES, TURN_KEYS, TURNS, rows_to_table
 

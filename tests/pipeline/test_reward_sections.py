@@ -11,7 +11,7 @@ from pipeline.plan.assemble import weighted_rewards
 from pipeline.settings.reading import parse_settings
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
-from rewards.scoring.score import WeightedRewards
+from rewards.scoring.weighted import WeightedRewards
 from rewards.token_f1 import TokenF1
 from workflows.errors import UsageError
 from workflows.loading import load_workflow

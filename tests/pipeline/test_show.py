@@ -22,18 +22,9 @@ from pipeline.views.render import (
 from pipeline.views.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
 from stages.tables.parquet import TableSink
+from tests.support.tables import named_values
 from workflows.errors import UsageError
-from workflows.trajectory import (
-    CREDIT,
-    EPISODES,
-    REWARDS,
-    TASKS,
-    TURNS,
-    UPDATES,
-    named_values,
-    rows_to_table,
-    to_json,
-)
+from workflows.trajectory import CREDIT, EPISODES, REWARDS, TASKS, TURNS, UPDATES, rows_to_table, to_json
 
 HOSTILE = "[bold]x[/] [link=http://a]b[/link]\x1b[31mred\x1b[0m\x00\r\x07\u202egnp"
 

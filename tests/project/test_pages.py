@@ -150,7 +150,8 @@ REWARDS = """
 from acme_team.brevity import Brevity
 from acme_team.rewards import brevity
 from rewards.base import PlayedEpisode
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.testing import check_forms
 from tests.support.stored_runs import SHARED, Shape, part_tables
 

@@ -22,7 +22,7 @@ from stages.tables.parquet import TableSink
 from workflows.echo import echo_form
 from workflows.engine import Message, Sampling
 from workflows.models import Model, ModelMap
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.testing import ScriptedEngine, echo_qa, play_once
 from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
 

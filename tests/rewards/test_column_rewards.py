@@ -20,15 +20,19 @@ from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.grading.qa import MODES
 from rewards.length import Length
+from rewards.part import PlayedPart
 from rewards.passage_recall import PassageRecall
-from rewards.scoring.part import PlayedPart
-from rewards.scoring.score import WeightedReward, WeightedRewards, kind_of, score_turns, score_variants
+from rewards.scoring.reasons import kind_of
+from rewards.scoring.score import score_turns
+from rewards.scoring.variants import score_variants
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.testing import OneByOne, check_forms
 from rewards.token_f1 import TokenF1
+from tests.support.tables import named_values
 from workflows.data.tasks import load_tasks
 from workflows.loading import load_workflow
 from workflows.testing import play_once
-from workflows.trajectory import EPISODES, STATUSES, TASKS, TURNS, named_values, rows_to_table
+from workflows.trajectory import EPISODES, STATUSES, TASKS, TURNS, rows_to_table
 
 Tables = tuple[pa.Table, pa.Table, pa.Table]
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.credit.assign import assign_credit, credit_turns
+from rewards.credit.assign import credit_turns
 from rewards.credit.group_relative import GroupRelative
 from rewards.credit.returns import add_return
+from tests.support.tables import assign_credit
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURNS, rows_to_table
 

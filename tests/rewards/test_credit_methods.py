@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.credit.assign import assign_credit
 from rewards.credit.moments import Moments, merged
 from rewards.credit.reinforce_pp import ReinforcePP
 from rewards.credit.running_baseline import RunningBaseline
 from rewards.credit.silent import SILENT, LeaveOutSilent
 from rewards.loading import BUILTIN_CREDIT, load_credit
+from tests.support.tables import assign_credit, named_values
 from workflows.errors import UsageError
-from workflows.trajectory import BASELINES, EPISODES, REWARDS, TURNS, named_values, rows_to_table
+from workflows.trajectory import BASELINES, EPISODES, REWARDS, TURNS, rows_to_table
 
 law = settings(max_examples=60)
 NO_BASELINES = pl.DataFrame(BASELINES.empty_table())

@@ -9,7 +9,8 @@ import pytest
 
 from rewards.judge import Judge
 from rewards.loading import load_reward
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from workflows.errors import UsageError
 from workflows.teams.debate import build
 from workflows.testing import play_once

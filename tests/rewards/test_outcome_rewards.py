@@ -8,7 +8,7 @@ import pytest
 from rewards.exact_match import ExactMatch
 from rewards.format import Format
 from rewards.length import Length
-from rewards.scoring.score import kind_of
+from rewards.scoring.reasons import kind_of
 from rewards.token_f1 import TokenF1
 from tests.support.scored_turns import llm, only, parts, score, task, tool
 

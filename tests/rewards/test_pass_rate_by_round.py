@@ -16,7 +16,10 @@ from rewards.by_round import gains, next_gain
 from rewards.format import Format
 from rewards.loading import load_reward
 from rewards.pass_rate_by_round import PassRateByRound
-from rewards.scoring.score import NO_VALUES, WeightedReward, WeightedRewards, kind_of, score_turns
+from rewards.scoring.reasons import kind_of
+from rewards.scoring.score import score_turns
+from rewards.scoring.table import NO_VALUES
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from workflows.errors import UsageError
 from workflows.teams.code import build
 from workflows.testing import play_once

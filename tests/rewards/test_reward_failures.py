@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from rewards.format import Format
-from rewards.scoring.score import WeightedReward, WeightedRewards, kind_of
+from rewards.scoring.reasons import kind_of
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from tests.support.scored_turns import Returns, episode, llm, only, score
 
 

@@ -4,13 +4,13 @@ import pickle
 
 import pytest
 
-from rewards.credit.assign import assign_credit
 from rewards.credit.group_relative import GroupRelative
 from rewards.format import Format
 from rewards.loading import BUILTIN_CREDIT, BUILTIN_REWARDS, load_credit, load_reward, reward_takes
 from rewards.scoring.score import score_turns
 from rewards.token_f1 import TokenF1
 from tests.support.scored_turns import BOTH, llm, only, score, tables
+from tests.support.tables import assign_credit
 from workflows.errors import SchemaError, UsageError
 
 

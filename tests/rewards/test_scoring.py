@@ -10,7 +10,9 @@ from rewards.exact_match import ExactMatch
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.length import Length
-from rewards.scoring.score import TURNS_SEEN, WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.joined import TURNS_SEEN
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
 from tests.support.scored_turns import BOTH, Returns, episode, llm, only, parts, score, tables, task, tool
 from workflows.errors import SchemaError, UsageError

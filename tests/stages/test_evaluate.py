@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewards.base import PlayedEpisode
-from rewards.scoring.score import WeightedReward, WeightedRewards
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
 from stages.evaluate import estimate_mean, evaluate, summarise
 from workflows.trajectory import EPISODES, EVALUATION, TASKS, TURNS, rows_to_table

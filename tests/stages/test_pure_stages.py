@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rewards.credit.assign import assign_credit
 from rewards.credit.group_relative import GroupRelative
 from rewards.format import Format
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
 from stages.base import Context, check_chain
 from stages.credit import CreditStage, credit_part
 from stages.credit import _result as credit_result
 from stages.partition import PartitionSpec, PartitionStage
-from stages.reward import RewardStage, score_part
-from stages.reward import _result as reward_result
+from stages.reward import RewardStage, reward_result, score_part
 from stages.tables.parquet import TableSink, aligned_parts
+from tests.support.tables import assign_credit
 from workflows.errors import RunFailed, SchemaError
 from workflows.trajectory import CREDIT, EPISODES, PARTITION, REWARDS, TASKS, TURN_KEYS, TURNS, rows_to_table
 
@@ -103,9 +103,7 @@ def some_parts(num_parts=3, tasks_per_part=3, samples=4, **options):
 def run_here(tables, folder):
     """reward and credit over the parts, in this process; the results and the tables with two more."""
     rewards = TableSink("rewards", f"{folder}/rewards", REWARDS)
-    variants = [(REWARD_LIST, "as_malformed")]
-    scored = [score_part(k, tables, [rewards], variants) for k in aligned_parts(tables)]
-    receipts = [receipt["variants"][0] for receipt in scored]
+    receipts = [score_part(k, tables, rewards, REWARD_LIST) for k in aligned_parts(tables)]
     tables = tables | {"rewards": rewards.ref([r["part"] for r in receipts])}
     credit = TableSink("credit", f"{folder}/credit", CREDIT)
     credits = [credit_part(k, tables, credit, METHOD) for k in aligned_parts(tables)]

@@ -16,7 +16,7 @@ from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, RunFailed, SchemaError
 from workflows.models import Model, ModelMap
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.testing import ScriptedEngine
 from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
 

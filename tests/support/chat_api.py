@@ -18,7 +18,9 @@ from workflows.engine import ChatReply, Message, Sampling
 from workflows.graph import LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import Tag
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.prompts import Trim
 from workflows.roles import Role, RoleSettings
 

@@ -11,7 +11,7 @@ from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, ToolRefusal
 from workflows.graph import Workflow
 from workflows.loading import load_workflow
-from workflows.playing.play import Played
+from workflows.playing.record import Played
 from workflows.teams.qa_decompose import build as qa
 from workflows.testing import play_once
 

@@ -9,11 +9,12 @@ from typing import Any
 from pipeline.store.run import IterationStore, Manifest, Run
 from stages.base import Account
 from stages.tables.parquet import TableSink
+from tests.support.tables import named_values
 from workflows.draw import drawing
 from workflows.playing.columns import context_hash
 from workflows.teams.qa_decompose import build
 from workflows.testing import ScriptedModel
-from workflows.trajectory import named_values, rows_to_table, schema_of, to_json
+from workflows.trajectory import rows_to_table, schema_of, to_json
 
 Row = dict[str, Any]
 PLACES = {

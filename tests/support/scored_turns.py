@@ -4,16 +4,11 @@ import json
 from dataclasses import dataclass
 
 from rewards.format import Format
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
-from workflows.trajectory import (
-    EPISODES,
-    REWARDS,
-    TASKS,
-    TURNS,
-    named_values,
-    rows_to_table,
-)
+from tests.support.tables import named_values
+from workflows.trajectory import EPISODES, REWARDS, TASKS, TURNS, rows_to_table
 
 BOTH = WeightedRewards(
     (WeightedReward("token_f1", 2.0, TokenF1()), WeightedReward("format", 0.5, Format({"reader": 3.0})))

@@ -10,7 +10,7 @@ from typing import Any
 from workflows.engine import Message, Sampling
 from workflows.errors import ToolRefusal
 from workflows.parsers import Tag
-from workflows.playing.play import Played
+from workflows.playing.record import Played
 from workflows.roles import Role
 from workflows.script import ScriptWorkflow
 from workflows.state import Output

@@ -9,7 +9,7 @@ from typing import Any
 from workflows.engine import Message, Sampling
 from workflows.graph import ControlStep, Edge, LlmStep, Step, Tool, Workflow
 from workflows.parsers import Tag
-from workflows.playing.play import Played
+from workflows.playing.record import Played
 from workflows.roles import Role
 from workflows.state import State
 from workflows.testing import Reply, play_once

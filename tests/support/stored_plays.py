@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stages.tables.parquet import TableRef, TableSink
+from tests.support.tables import named_values
 from workflows.loading import load_workflow
 from workflows.playing.record import Played
 from workflows.testing import play_once
-from workflows.trajectory import (
-    CREDIT,
-    EPISODES,
-    REWARDS,
-    TASKS,
-    TURNS,
-    named_values,
-    rows_to_table,
-    to_json,
-)
+from workflows.trajectory import CREDIT, EPISODES, REWARDS, TASKS, TURNS, rows_to_table, to_json
 
 QUESTION = "In which country is the city that Ada moved to?"
 

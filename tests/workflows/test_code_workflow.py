@@ -17,7 +17,9 @@ from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, ToolRefusal, UsageError
 from workflows.loading import load_workflow
 from workflows.models import Model, ModelMap
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.teams.code import build
 from workflows.teams.code_text import cut_middle

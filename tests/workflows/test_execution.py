@@ -19,7 +19,7 @@ from workflows.engine import Message, Sampling
 from workflows.errors import InfraError
 from workflows.graph import Edge, LlmStep, Step, Workflow
 from workflows.parsers import Tag
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.roles import Role
 from workflows.state import State
 from workflows.testing import late, without_times

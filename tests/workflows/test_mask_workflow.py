@@ -11,11 +11,13 @@ import pytest
 
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
-from rewards.scoring.score import WeightedReward, WeightedRewards, score_turns
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
 from workflows.errors import InfraError, ToolRefusal
 from workflows.graph import Workflow
-from workflows.playing.play import Played, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.teams.mask import build
 from workflows.teams.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines

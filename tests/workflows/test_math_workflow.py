@@ -14,7 +14,9 @@ from workflows.echo import echo_form
 from workflows.errors import UsageError
 from workflows.loading import load_workflow
 from workflows.models import Model, ModelMap
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.teams.math import ERROR_TYPES, STATUSES, build
 from workflows.testing import ScriptedEngine, play_once

@@ -18,7 +18,9 @@ from workflows.errors import UsageError
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import Tag
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
 from workflows.testing import ScriptedEngine, ScriptedModel, play_once, without_times

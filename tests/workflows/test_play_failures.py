@@ -15,7 +15,8 @@ from workflows.errors import InfraError, UsageError
 from workflows.graph import Edge, LlmStep, Workflow
 from workflows.models import Model, ModelMap
 from workflows.parsers import JsonKey, Parsed, Tag
-from workflows.playing.play import Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
 from workflows.roles import Role, RoleSettings
 from workflows.state import State
 from workflows.testing import ScriptedEngine, play_once, without_times

@@ -15,7 +15,9 @@ from tests.support.small_plays import note, play, visits, workflow
 from workflows.errors import InfraError, RunFailed, ToolRefusal, UsageError
 from workflows.graph import Edge, Step, Tool, ToolStep, Workflow
 from workflows.models import ModelMap
-from workflows.playing.play import Played, Player, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.playing.record import Played
 from workflows.playing.threads import ToolThreads
 from workflows.trajectory import TURNS, rows_to_table
 

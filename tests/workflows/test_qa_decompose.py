@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.qa_plays import QUESTION, TWO, Shelf, asked, play, reader, steps
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.teams.qa_decompose import build as qa
 from workflows.testing import play_once
 from workflows.trajectory import INFRA_ERROR, MALFORMED, OK

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.qa_plays import QUESTION, TWO, Shelf, asked, queries, steps, workflow_of
-from workflows.playing.play import Played
+from workflows.playing.record import Played
 from workflows.testing import play_once
 
 

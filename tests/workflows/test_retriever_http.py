@@ -11,7 +11,8 @@ import pytest
 from tests.support.retrieval_servers import ask, closed_port, pool, run
 from workflows.errors import ToolRefusal, WorkflowError
 from workflows.loading import load_workflow
-from workflows.playing.play import Played, PlayLimits
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.record import Played
 from workflows.testing import play_once
 from workflows.tools.retriever import Bm25Retriever, make_retriever
 from workflows.tools.retriever_http import HttpRetriever

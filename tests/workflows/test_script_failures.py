@@ -13,8 +13,9 @@ from tests.support.script_plays import Task, names, play, say
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError
 from workflows.models import ModelMap
+from workflows.playing.attempts import PlayLimits
 from workflows.playing.episode import TurnFailed
-from workflows.playing.play import Player, PlayLimits
+from workflows.playing.play import Player
 from workflows.script import ScriptWorkflow
 from workflows.team import Team
 
@@ -83,7 +84,7 @@ async def grouped(team: Team, task: Task) -> None:
 @pytest.mark.parametrize(("run", "cause"), [
     (boom, "the function of workflow 's': ValueError: bad code (test_script_failures.py:"),
     (unknown, "there is no step 'sya'; did you mean 'say'"),
-    (of_a_tool, "step 'look' is no role's: 'look' acts in it"),
+    (of_a_tool, "step 'look' is not a role's: 'look' acts in it"),
     (other_variables, "step 'say' is called with txt; the prompt of role 'sayer' uses text"),
     (blank, "input 'text' of step 'say' is the output of step 'look', which has no value"),
     (no_json, "the computed value is not JSON"),

@@ -17,7 +17,7 @@ from workflows.draw import mermaid, text_lines
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, UsageError, WorkflowError
 from workflows.loading import load_workflow
-from workflows.playing.play import PlayLimits
+from workflows.playing.attempts import PlayLimits
 from workflows.script import ScriptWorkflow
 from workflows.state import Output
 from workflows.team import Team
