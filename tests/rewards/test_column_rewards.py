@@ -241,9 +241,9 @@ def test_a_users_own_column_reward_is_used_and_checked(seed) -> None:
     check_forms(Brevity(), *drawn(seed))
 
 
-def test_the_reward_in_the_readme_is_one() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    (text,) = [t for t in re.findall(r"```python\n(.*?)^```", readme, re.M | re.S) if "class Brevity" in t]
+def test_the_reward_in_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/rewards.md").read_text("utf-8")
+    (text,) = [t for t in re.findall(r"```python\n(.*?)^```", page, re.M | re.S) if "class Brevity" in t]
     names: dict[str, Any] = {"dataclass": dataclass, "pl": pl}
     exec(text, names)
     check_forms(names["Brevity"](), *drawn(1))
