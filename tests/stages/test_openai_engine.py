@@ -93,7 +93,7 @@ def test_a_server_without_a_key_is_sent_none(api: Api) -> None:
 # --- what comes back ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["length", "max_tokens"])
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "model_length", "MAX_TOKENS"])
 def test_a_reply_at_the_limit_is_truncated(api: Api, reason: str) -> None:
     api.reply = lambda body: said("<a>ye", reason)
     (turn,) = play(engine(api.url))[0].turns
@@ -134,6 +134,9 @@ NO_ANSWERS = [
     {"error": {"message": "upstream is down"}},
     said("half", "abort"),
     said("half", "error"),
+    said("half", "insufficient_system_resource"),
+    {"choices": [{"error": {"code": 502, "message": "provider is down"}, "finish_reason": "error"}]},
+    {"choices": [{"error": {"code": 502}, "message": {"content": "ha"}, "finish_reason": None}]},
 ]
 
 

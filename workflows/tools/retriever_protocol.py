@@ -7,6 +7,9 @@ Over HTTP there are two forms of requests, and three shapes of replies:
 | questions | `{"questions": [str], "N": int}`                         | `[{"top_k_docs": [document]}, …]` |
 | queries   | `{"queries": [str], "topk": int, "return_scores": bool}` | `{"result": [[document], …]}`     |
 
+Scores are asked for: Search-R1's own server answers a request without them with an error. A server that
+refuses a request for scores is asked without.
+
 A reply to one query may also be `{"top_k_docs": [document]}`. A document is a text, or an object whose
 text is called `text`, `contents`, `content` or `document`, the last also with an object inside and the
 score beside it, as Search-R1's server has it. Here it becomes `{"id", "title", "text"}`, with a `score`
@@ -23,8 +26,8 @@ from typing import Any, Final, Literal
 
 from workflows.errors import ToolRefusal, WorkflowError
 
-Form = Literal["questions", "queries"]
-FORMS: Final[tuple[Form, ...]] = ("questions", "queries")
+Form = Literal["questions", "queries", "queries_without_scores"]
+FORMS: Final[tuple[Form, ...]] = ("questions", "queries", "queries_without_scores")
 PATHS: Final = ("/retrieve", "/query", "/search")
 
 DEFAULT_TOP_K: Final = 4
@@ -74,7 +77,7 @@ def checked_top_k(top_k: Any) -> int:
 def encode_request(queries: Sequence[str], top_k: int, form: Form) -> dict[str, Any]:
     if form == "questions":
         return {"questions": list(queries), "N": top_k}
-    return {"queries": list(queries), "topk": top_k, "return_scores": False}
+    return {"queries": list(queries), "topk": top_k, "return_scores": form == "queries"}
 
 
 def decode_request(body: Any) -> Search:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal
+from typing import Any
 
 from stages.engines.openai.endpoint import Endpoint
+from stages.engines.openai.finish import kind_of
 from workflows.engine import ChatReply, Message, Sampling
-
-_TOO_LONG: Final = frozenset({"length", "max_tokens"})
-_FAILED: Final = frozenset({"abort", "error"})
 
 
 class NotAnAnswer(Exception):
@@ -55,18 +53,20 @@ def read_answer(answer: Any, started_after: float) -> ChatReply:
         raise NotAnAnswer(f"the answer is an error: {words_of(answer)}")
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(choice, dict) and choice.get("error"):  # OpenRouter, when a provider fails midway
+        raise NotAnAnswer(f"choices[0] is an error: {words_of(choice)}")
     message = choice.get("message") if isinstance(choice, dict) else None
     if choice is None or not isinstance(message, dict):
         raise NotAnAnswer("the answer has no choices[0].message")
-    reason = str(choice.get("finish_reason") or "stop")
-    if reason in _FAILED:
-        raise NotAnAnswer(f"the server gave the request up: finish_reason {reason!r}")
+    kind = kind_of(choice.get("finish_reason"))
+    if kind == "failed":
+        raise NotAnAnswer(f"the server gave the request up: finish_reason {choice['finish_reason']!r}")
     usage = answer.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     return ChatReply(
         text=_text(message),
-        finish_reason=_finish(reason),
+        finish_reason=kind,
         policy_version=0,  # whatever the server has; it is never trained
         num_prompt_tokens=_count(usage.get("prompt_tokens")),
         num_response_tokens=_count(usage.get("completion_tokens")),
@@ -116,12 +116,6 @@ def _text(message: Mapping[str, Any]) -> str:
     if not isinstance(content, str):
         raise NotAnAnswer(f"choices[0].message.content is a {type(content).__name__}")
     return content
-
-
-def _finish(reason: str) -> Literal["stop", "length", "content_filter"]:
-    if reason in _TOO_LONG:
-        return "length"
-    return "content_filter" if reason == "content_filter" else "stop"
 
 
 def _count(value: Any) -> int | None:
