@@ -8,7 +8,8 @@ from typing import Any
 
 from rewards.answers import SHARES, Share, answer_of, last_turn, refuse_unknown
 from rewards.base import PlayedEpisode
-from rewards.grading.math import GradingError, equal, extract_answer
+from rewards.grading.math import GradingError, equal
+from rewards.grading.math_extract import extract_answer
 from workflows.errors import UsageError
 
 
@@ -19,12 +20,15 @@ class MathCorrect:
     The final answer is what tag `final_key` of the last turn of `answer_step` holds, read leniently: a
     reply that breaks its format may still be right. Without that tag the team has no answer, which is
     wrong, whatever was said before. Inside the tag, `rewards.grading.math` finds the answer (a box, a line
-    "answer: …", else all of it) and compares it.
+    "answer: …", else all of it; a box that is never closed is no answer) and compares it.
 
     Options:
         answer_step: the step that gives the final answer; `final_key`: the tag that holds it, or empty
             for a step whose parser returns the answer alone.
         share: "full" gives each turn the whole outcome; "split" divides it by the number of those turns.
+        exact: a decimal never stands for a number that it only rounds to. By default one of six significant
+            digits or more does (0.333333 for 1/3), since golds are often rounded themselves; turn it on
+            where the closed form is the point.
         fall_back: take the answer of `refine_step` where the final one is missing.
         verifier_credit: turns of `verify_step` are paid for being right themselves, 1 where STATUS is
             "correct" and the answer of `solve_step` is right, or "incorrect" and it is not; 0 otherwise.
@@ -41,6 +45,7 @@ class MathCorrect:
     answer_step: str = "finalise"
     final_key: str = "FINAL_ANSWER"
     share: Share = "full"
+    exact: bool = False
     fall_back: bool = False
     verifier_credit: bool = False
     solve_step: str = "solve"
@@ -49,13 +54,13 @@ class MathCorrect:
 
     def __post_init__(self) -> None:
         refuse_unknown("share", self.share, SHARES)
-        for name in ("fall_back", "verifier_credit"):
+        for name in ("exact", "fall_back", "verifier_credit"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"option {name} must be true or false, got {getattr(self, name)!r}")
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
         golds = _golds(episode)
-        outcome = float(_right(self.answer_of(episode), golds))
+        outcome = float(_right(self.answer_of(episode), golds, self.exact))
         receivers = episode.trainable()
         values: list[float | None] = [None] * len(episode.turns)
         if self.verifier_credit:
@@ -76,7 +81,7 @@ class MathCorrect:
 
     def _verifier_was_right(self, episode: PlayedEpisode, golds: list[str], position: int) -> float:
         earlier = [t for t in episode.turns[:position] if t["step"] == self.solve_step]
-        right = bool(earlier) and _right(_tag(earlier[-1], "ANSWER"), golds)
+        right = bool(earlier) and _right(_tag(earlier[-1], "ANSWER"), golds, self.exact)
         return float(_tag(episode.turns[position], "STATUS") == ("correct" if right else "incorrect"))
 
 
@@ -84,12 +89,12 @@ def _tag(turn: Mapping[str, Any] | None, key: str) -> str:
     return answer_of(turn, key=key or None).strip()
 
 
-def _right(answer: str, golds: list[str]) -> bool:
+def _right(answer: str, golds: list[str], exact: bool) -> bool:
     """Whether any gold matches. An answer that can't be compared with one of them may match another."""
-    said, failure = extract_answer(answer) or answer, None
+    said, failure = extract_answer(answer, "text"), None
     for gold in golds:
         try:
-            if equal(said, gold).correct:
+            if equal(said, gold, exact).correct:
                 return True
         except GradingError as error:
             failure = error

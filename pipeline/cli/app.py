@@ -243,11 +243,15 @@ def grade(
         ),
     ] = None,
     sandbox: Annotated[str, typer.Option("--sandbox", help="code: auto, bwrap, none.")] = "auto",
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="math: no decimal for what it rounds to; code: true is not 1."),
+    ] = False,
 ) -> None:
     """Grade answers or programs: JSON lines in, the same lines with verdicts out, a summary on stderr."""
     from pipeline.cli.grade import grade
 
-    grade(kind, file, mode, sandbox)
+    grade(kind, file, mode, sandbox, exact)
 
 
 def main() -> None:

@@ -29,13 +29,15 @@ MATH_MODES: Final = ("whole", "number", "none")
 """What a text without a marked answer is: its whole line, its last number, or no answer."""
 
 
-def grade(kind: Kind, path: str, mode: str | None = None, sandbox: str = "auto") -> None:
+def grade(kind: Kind, path: str, mode: str | None = None, sandbox: str = "auto", exact: bool = False) -> None:
     """Grade a file, or stdin where it is `-`, to stdout; a summary goes to stderr.
+
+    With `exact`, decimals stand for nothing that they only round to (math), and true is not 1 (code).
 
     Raises:
         UsageError: no such file, an unknown mode, or no sandbox for programs on this machine.
     """
-    grader, num_threads = _grader(kind, mode, sandbox)
+    grader, num_threads = _grader(kind, mode, sandbox, exact)
     tally = Tally(kind)
     try:
         with _lines(path) as lines, _progress(kind) as advance:
@@ -92,15 +94,17 @@ def _graded(number: int, line: bytes, grader: Grader) -> dict[str, Any]:
 # --- the graders ------------------------------------------------------------------------------------------
 
 
-def _grader(kind: Kind, mode: str | None, sandbox: str) -> tuple[Grader, int]:
+def _grader(kind: Kind, mode: str | None, sandbox: str, exact: bool) -> tuple[Grader, int]:
     cores = len(os.sched_getaffinity(0))
     if kind == "qa":
+        if exact:
+            raise UsageError("grade qa has no --exact; exact_match is among what it writes")
         return _qa(mode), 1
     if kind == "math":
-        return _math(mode), cores
+        return _math(mode, exact), cores
     if mode is not None:
         raise UsageError(f"grade code has no --mode, got {mode!r}")
-    return _code(sandbox), 2 * cores  # the judge runs as many programs as there are cores
+    return _code(sandbox, exact), 2 * cores  # the judge runs as many programs as there are cores
 
 
 def _qa(mode: str | None) -> Grader:
@@ -124,20 +128,21 @@ def _qa(mode: str | None) -> Grader:
     return grade_qa
 
 
-def _math(mode: str | None) -> Grader:
-    from rewards.grading.math import equal, extract_answer
+def _math(mode: str | None, exact: bool) -> Grader:
+    from rewards.grading.math import equal
+    from rewards.grading.math_extract import extract_answer
 
     fallback = _mode(mode, MATH_MODES, "whole")
 
     def grade_math(row: dict[str, Any]) -> dict[str, Any]:
         gold = extract_answer(_text(_field(row, "gold"), "gold"), "whole")
-        verdict = equal(extract_answer(_prediction(row), fallback), gold)
+        verdict = equal(extract_answer(_prediction(row), fallback), gold, exact)
         return {"correct": verdict.correct, "reason": verdict.reason}
 
     return grade_math
 
 
-def _code(sandbox: str) -> Grader:
+def _code(sandbox: str, exact: bool) -> Grader:
     from dataclasses import replace
 
     from workflows.tools.code.cases import read_tests

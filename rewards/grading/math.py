@@ -11,10 +11,16 @@ Stated choices:
 - `50\%` is 0.5 and is not 50.
 - A list without brackets and a set have no order; a tuple has one, which a list beside it must keep.
 - A unit may be left out, but two different units do not match, and none is converted: 5 cm is 5, not 50 mm.
+  What is a unit is said in `math_units`: `2ab` is a product, "5 squared" and "5 or less" are not 5.
+- Capital and small letters are different variables; `I` is a variable and `i` the imaginary unit.
+- `3 \pmod 5` is a class of numbers and not 3; `13 \pmod 5` is the same class.
+- Digits to a base (`1011_2`, `1011 base 2`) are compared as they are written, and are no decimal number.
+- "about 5" and `\approx 5` are 5; "at least 5" is not.
 - A name may be left out (`x = 5` is 5), two different names do not match.
 - `(1, 2)` is a pair and an open interval; `[1, 2]` an interval.
 - Numbers are exact. A decimal of at least six significant digits also matches what rounds to it and is no
-  decimal itself: 0.333333 is 1/3, 0.33 is not. Decimals of 15 digits are compared to 15.
+  decimal itself: 0.333333 is 1/3, 0.33 is not. Decimals of 15 digits are compared to 15. `exact` turns both
+  off, for tasks whose point is the closed form.
 - Degrees are a unit: `90^\circ` is 90, and is not `\frac{\pi}{2}`.
 """
 
@@ -24,20 +30,18 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from rewards.grading import math_pool
 from rewards.grading.math_answers import Answer, read
+from rewards.grading.math_extract import MAX_ANSWER_CHARACTERS, boxes
 from rewards.grading.math_pool import GradingError
 from rewards.grading.math_text import clean, key
 
-MAX_ANSWER_CHARACTERS: Final = 2000
 _MAX_NESTING: Final = 50
 _MAX_POWER_DIGITS: Final = 20_000  # digits of a number written as a power
 _APPROXIMATION: Final = 6  # as in math_worker
 _FLOAT_DIGITS: Final = 15
-
-Fallback = Literal["none", "whole", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,83 +52,17 @@ class MathVerdict:
     reason: str
 
 
-# --- extraction ---------------------------------------------------------------------------------------
-
-# all of these read a text once, however often a rambling reply opens what it never closes
-_TAG: Final = re.compile(r"<(/?)(final_answer|answer)>", re.IGNORECASE)
-_BRACE: Final = re.compile(r"(\\(?:boxed|fbox)\s*\{)|(\\.|\{)|(\})", re.DOTALL)
-_HASHES: Final = re.compile(r"^[ \t]*####[ \t]*(\S.*)$", re.MULTILINE)
-_LINE: Final = re.compile(
-    r"\banswer\b(?:\*\*)?(?:[ \t]*:|[ \t]+is\b[ \t]*:?)(?:\*\*)?[ \t]*(\S.*)$", re.IGNORECASE | re.MULTILINE
-)
-_NUMBER: Final = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?%?")
-
-
-def extract_answer(text: str, fallback: Fallback = "none") -> str | None:
-    r"""The final answer that a text states, or None.
-
-    In this order, the last that is not blank of:
-
-    1. `<final_answer>…</final_answer>` or `<answer>…</answer>`, in any case of letters;
-    2. `\boxed{…}` with balanced braces; a box inside a tag is opened too;
-    3. a line that begins with `####`, as GSM8K writes it;
-    4. a line with `answer:` or `answer is`, to its end.
-
-    Where there is none of these, `fallback` says what is taken: nothing; the whole text, if it is one line;
-    or its last number. An answer of more than `MAX_ANSWER_CHARACTERS` is none.
-    """
-    for found in (_tags(text), _boxes(text), _HASHES.findall(text), _LINE.findall(text)):
-        if answers := [answer.strip() for answer in found if answer.strip()]:
-            inner = [box.strip() for box in _boxes(answers[-1]) if box.strip()]
-            return _short(inner[-1] if inner else answers[-1])
-    if fallback == "whole" and "\n" not in text.strip():
-        return _short(text.strip())
-    if fallback == "number" and (numbers := _NUMBER.findall(text)):
-        return _short(numbers[-1])
-    return None
-
-
-def _tags(text: str) -> list[str]:
-    found, opened = [], dict[str, int]()
-    for match in _TAG.finditer(text):
-        name = match[2].lower()
-        if not match[1]:
-            opened[name] = match.end()
-        elif name in opened:
-            found.append(text[opened.pop(name) : match.start()])
-    return found
-
-
-def _boxes(text: str) -> list[str]:
-    """What stands in the outermost closed boxes, in their order."""
-    found: list[tuple[int, int]] = []
-    opened: list[int] = []  # where the content of a box begins; -1 for any other brace
-    for match in _BRACE.finditer(text):
-        if match[1]:
-            opened.append(match.end())
-        elif match[2] == "{":
-            opened.append(-1)
-        elif match[3] and opened and (start := opened.pop()) >= 0:
-            while found and found[-1][0] > start:
-                found.pop()  # it is inside this one
-            found.append((start, match.start()))
-    return [text[start:end] for start, end in found]
-
-
-def _short(answer: str) -> str | None:
-    return answer if 0 < len(answer) <= MAX_ANSWER_CHARACTERS else None
-
-
 # --- equality -----------------------------------------------------------------------------------------
 
 _NOTHING: Final = frozenset({"", "none", "null", "nan", "inf", "+inf", "-inf", "n/a"})
 
 
 @lru_cache(maxsize=1 << 14)
-def equal(prediction: str | None, gold: str | None) -> MathVerdict:
+def equal(prediction: str | None, gold: str | None, exact: bool = False) -> MathVerdict:
     """Whether two answers mean the same; symmetric. Both are answers, not texts that contain one.
 
-    None, or an answer that says nothing, is not correct. Takes at most some seconds of CPU time.
+    None, or an answer that says nothing or whose box is never closed, is not correct. With `exact`, no
+    decimal stands for a number that it only rounds to. Takes at most some seconds of CPU time.
 
     Raises:
         GradingError: there is no verdict, since evaluating takes too long or too much memory. That is not
@@ -136,7 +74,7 @@ def equal(prediction: str | None, gold: str | None) -> MathVerdict:
         if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
             return MathVerdict(False, f"no answer in the {what}")
         text = clean(answer)
-        if key(text).casefold() in _NOTHING:
+        if key(text).casefold() in _NOTHING or boxes(answer).cut:
             return MathVerdict(False, f"no answer in the {what}")
         cleaned.append(text)
     one, other = cleaned
@@ -144,17 +82,24 @@ def equal(prediction: str | None, gold: str | None) -> MathVerdict:
         return MathVerdict(True, "same text")
     for text in cleaned:
         _refuse_giants(text)
-    return _compared(one, other)
+    return _compared(one, other, exact)
 
 
-def _compared(one: str, other: str) -> MathVerdict:
+def _compared(one: str, other: str, exact: bool) -> MathVerdict:
     a, b = read(one), read(other)
     if (a.kind == "list") != (b.kind == "list") and a.kind != b.kind:
         # 100,200 beside a list is a list as well
         again_a, again_b = read(one, thousands=False), read(other, thousands=False)
         if again_a.kind == again_b.kind == "list":
             a, b = again_a, again_b
+    if exact:
+        a, b = _exactly(a), _exactly(b)
     return _same(a, b)
+
+
+def _exactly(answer: Answer) -> Answer:
+    """The answer with nothing said of digits: its decimals are the fractions that they are."""
+    return replace(answer, digits=None, items=tuple(map(_exactly, answer.items)))
 
 
 def _same(a: Answer, b: Answer) -> MathVerdict:
@@ -252,6 +197,8 @@ def _same_items(a: Answer, b: Answer) -> MathVerdict:
         return _in_order(a, b)
     if kinds in ({"tuple"}, {"list", "tuple"}):
         return _in_order(a, b)
+    if "residue" in kinds:
+        return _same_residue(a, b)
     if kinds == {"list"} and {_named(a), _named(b)} == {True, False}:
         return _in_order(a, b)  # x = 1, y = 2 and 1, 2
     if kinds in ({"list"}, {"union"}):
@@ -259,6 +206,18 @@ def _same_items(a: Answer, b: Answer) -> MathVerdict:
     if kinds <= {"set", "list"}:
         return _both_ways(a, b)
     return MathVerdict(False, f"one is a {a.kind}, the other a {b.kind}")
+
+
+def _same_residue(a: Answer, b: Answer) -> MathVerdict:
+    if a.kind != b.kind:
+        return MathVerdict(False, "one is a class of remainders")
+    (one, modulus), (other, other_modulus) = a.items, b.items
+    if not (verdict := _same(modulus, other_modulus)).correct:
+        return verdict
+    if None not in (one.value, other.value, modulus.value) and modulus.value:
+        same = (one.value - other.value) % modulus.value == 0  # type: ignore[operator]
+        return MathVerdict(same, "equal remainders" if same else "different remainders")
+    return _same(one, other)
 
 
 def _named(answer: Answer) -> bool:

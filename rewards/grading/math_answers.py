@@ -22,10 +22,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
 
-from rewards.grading.math_literals import GROUPS, SCALES, literal, trailing_unit
-from rewards.grading.math_text import CLOSE, FUNCTION_NAMES, OPEN, words
+from rewards.grading.math_characters import CLOSE, OPEN
+from rewards.grading.math_literals import GROUPS, literal
+from rewards.grading.math_text import FUNCTION_NAMES, words
+from rewards.grading.math_units import SCALES, is_product, share, trailing_unit
 
-Kind = Literal["number", "expression", "words", "list", "tuple", "set", "interval", "union"]
+Kind = Literal["number", "expression", "words", "list", "tuple", "set", "interval", "union", "residue"]
 
 _MAX_ITEMS: Final = 50
 
@@ -66,7 +68,7 @@ def _listed(parts: list[str]) -> Answer:
 # --- one answer ---------------------------------------------------------------------------------------
 
 _NAME: Final = re.compile(
-    r"\s*(m?(?:\\angle\s*)?\\?[A-Za-z]+'*(?:_\{?\w+\}?)?(?:\(\w+(?:,\s*\w+)*\))?)\s*(?:=|\\in(?![A-Za-z]))\s*(.+)"
+    r"\s*(m?(?:\\angle\s*)?\\?[A-Za-z]+'*(?:_\{?\w+\}?)?(?:\(\w+(?:,\s*\w+)*\))?)\s*(?:=|\\(?:in|equiv)(?![A-Za-z]))\s*(.+)"
 )
 _RELATION: Final = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>)")
 _SYMBOL: Final = re.compile(r"\s*\\?[A-Za-z](?:[A-Za-z]{2,})?(?:_\{?\w\}?)?\s*")
@@ -86,14 +88,24 @@ def _is_name(text: str) -> bool:
     assert head is not None
     if head[0].startswith("\\"):
         return head[1] not in FUNCTION_NAMES
-    return len(head[1]) == 1 or head[1].isupper() or (len(head[1]) > 2 and not _PRODUCT.fullmatch(head[1]))
+    return (
+        len(head[1]) == 1
+        or head[1].isupper()
+        or (len(head[1]) > 2 and not is_product(head[1], touching=False))
+    )
 
 
 def _unnamed(text: str) -> Answer:
-    for reading in (_relation, _union, _bracketed, _plus_minus):
+    for reading in (_residue, _relation, _union, _bracketed, _plus_minus):
         if (found := reading(text)) is not None:
             return found
     return _scalar(text)
+
+
+def _residue(text: str) -> Answer | None:
+    """`3 \\pmod{5}`: a class of numbers, and not the number 3."""
+    match = re.fullmatch(r"(.+?)\s*\\pmod\{([^{}]+)\}", text)
+    return match and Answer("residue", text, (_scalar(match[1]), _scalar(match[2])))
 
 
 def _relation(text: str) -> Answer | None:
@@ -133,6 +145,8 @@ def _union(text: str) -> Answer | None:
 def _bracketed(text: str) -> Answer | None:
     if text.startswith(r"\langle") and text.endswith(r"\rangle"):
         return Answer("tuple", text, tuple(map(_single, _split(text[7:-7], True))))
+    if text.startswith("{") and text.endswith("}") and _closes(text) and len(_split(text[1:-1], True)) > 1:
+        text = rf"\{text[:-1]}\}}"  # typed plainly; in LaTeX these braces would not show
     if text.startswith(r"\{") and text.endswith(r"\}") and _closes(text):
         inside = text[2:-2]
         if re.search(r"\\mid|\||:|\\ldots|\\dots", inside):
@@ -152,10 +166,13 @@ def _bracketed(text: str) -> Answer | None:
     return Answer("tuple", text, items) if text[0] + text[-1] in ("()", "[]") else None
 
 
+_PLUS_MINUS: Final = re.compile(r"\\pm(?![A-Za-z])")
+
+
 def _plus_minus(text: str) -> Answer | None:
-    if text.count(r"\pm") != 1 or "\\mp" in text:
+    if len(_PLUS_MINUS.findall(text)) != 1 or "\\mp" in text:
         return None
-    both = [text.replace(r"\pm", sign) for sign in "+-"]
+    both = [_PLUS_MINUS.sub(sign, text) for sign in "+-"]
     return Answer("list", text, tuple(_scalar(one.strip().removeprefix("+").strip()) for one in both))
 
 
@@ -164,18 +181,32 @@ def _plus_minus(text: str) -> Answer | None:
 _WORD: Final = re.compile(
     rf"\\(?:begin|end)\{{\w+\}}|\\[A-Za-z]+|([A-Za-z]{{3,}})|{OPEN}([^{CLOSE}]*[A-Za-z]{{2}}[^{CLOSE}]*){CLOSE}"
 )
-_PRODUCT: Final = re.compile("[abcd]{3,4}|[klmn]{3,4}|[pqrs]{3,4}|[wxyz]{3,4}")  # abc is a b c, cat is a cat
-_NOT_A_NUMBER: Final = re.compile(r":|\d\s*_|(?<![\d_^{])\d+\s+\d|\.\.")
+_NOT_A_NUMBER: Final = re.compile(r":|\d[\s)}\]]*_|(?<![\d_^{])\d+\s+\d|\.\.|\b0[xXbBoO][0-9a-fA-F]")
+_BASE: Final = re.compile(
+    rf"[({{]*([0-9A-Fa-f.]+)[)}}]*\s*(?:_\s*[({{\s]*{OPEN}?\s*(?:base\s*)?(\w+)|{OPEN}?\s*\(?\s*(?:in\s+)?base[\s-]*"
+    rf"{CLOSE}?\s*(\w+))\s*[{CLOSE})}}\s]*"
+)
+_BASE_NAMES: Final = {
+    **{"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8"},
+    **{"nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"},
+}
 
 
 def _scalar(text: str) -> Answer:
     text = GROUPS.sub(lambda m: m[0].replace(",", ""), text)
+    if (match := _BASE.fullmatch(text)) is not None:
+        base = match[2] or match[3]  # digits to a base are compared as they are written
+        return Answer("words", f"{match[1].casefold()}_{_BASE_NAMES.get(base.casefold(), base)}")
+    if (part := share(text)) is not None:
+        return Answer("number", text, value=part)
     value, unit = trailing_unit(text)
     scale = Fraction(1)
-    if unit is not None:
-        first, _, rest = unit.partition(" ")
-        if first in SCALES:
-            scale, unit = SCALES[first], rest or None
+    names = unit.split() if unit is not None else []
+    while names and names[0] in SCALES:
+        scale *= SCALES[names.pop(0)]
+    if any(name in SCALES for name in names):
+        return Answer("words", words(text))  # a unit between them: "5 dollars thousand"
+    unit = " ".join(names) or None
     if value.endswith("%"):
         value, scale = value[:-1].strip(), scale * Fraction(1, 100)
     if (number := literal(value)) is not None:
@@ -189,8 +220,13 @@ def _scalar(text: str) -> Answer:
 
 
 def _is_text(text: str) -> bool:
-    found = [m[1] or m[2] for m in _WORD.finditer(text)]
-    return bool(_NOT_A_NUMBER.search(text)) or any(w and not _PRODUCT.fullmatch(w) for w in found)
+    if _NOT_A_NUMBER.search(text):
+        return True
+    for match in _WORD.finditer(text):
+        touching = match.start() > 0 and text[match.start() - 1] in "0123456789)}"
+        if match[2] or (match[1] and not is_product(match[1], touching=touching)):
+            return True
+    return False
 
 
 # --- splitting outside brackets ------------------------------------------------------------------------

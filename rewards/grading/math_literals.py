@@ -1,12 +1,10 @@
-r"""Literal numbers, exact, and the units after or before them."""
+r"""Literal numbers, exact."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
 from typing import Final
-
-from rewards.grading.math_text import CLOSE, OPEN
 
 _MAX_EXPONENT: Final = 1000  # of ten
 
@@ -51,79 +49,3 @@ def literal(text: str) -> tuple[Fraction, int | None] | None:
     if below == 0:
         return None
     return sign * (-1 if g["above_sign"] == "-" else 1) * above / below, None
-
-
-_UNIT_TEXT: Final = re.compile(
-    rf"(.*?[\w}})\]%!])?\s*{OPEN}([^{CLOSE}{OPEN}]*){CLOSE}\s*(?:\^\s*\{{?\s*([23])\s*\}}?)?\s*"
-)
-_UNIT_WORDS: Final = re.compile(
-    r"(.*?\d(?:\s*[)}])*)\s*((?:[A-Za-z]{2,}\.?)(?:\s+(?:per\s+)?[A-Za-z]{2,}\.?){0,2})(?:\^\{?([23])\}?)?"
-)
-_NO_UNITS: Final = frozenset(
-    {"or", "and", "to", "if", "mod", "more", "less", "than", "times", "over", "plus", "minus", "is", "not"}
-    | {"of", "from", "when", "where", "modulo", "base", "choose"}
-)
-SCALES: Final = {
-    "dozen": Fraction(12),
-    "hundred": Fraction(100),
-    "thousand": Fraction(1000),
-    "million": Fraction(10**6),
-    "billion": Fraction(10**9),
-    "trillion": Fraction(10**12),
-    "percent": Fraction(1, 100),
-    "pct": Fraction(1, 100),
-}
-_SAME_UNITS: Final = {
-    "centimeter": "cm",
-    "centimetre": "cm",
-    "millimeter": "mm",
-    "millimetre": "mm",
-    "kilometer": "km",
-    "kilometre": "km",
-    "meter": "m",
-    "metre": "m",
-    "inch": "in",
-    "inche": "in",
-    "foot": "ft",
-    "feet": "ft",
-    "yard": "yd",
-    "mile": "mi",
-    "gram": "g",
-    "kilogram": "kg",
-    "liter": "l",
-    "litre": "l",
-    "second": "s",
-    "sec": "s",
-    "minute": "min",
-    "hour": "h",
-    "hr": "h",
-    "usd": "dollar",
-    "buck": "dollar",
-    "deg": "degree",
-}
-
-
-def trailing_unit(text: str) -> tuple[str, str | None]:
-    """The value and its unit in one spelling, or the text itself and None."""
-    if text.endswith(r"^\circ"):
-        return text[:-6].strip(), "degree"
-    if text.startswith(f"{OPEN}dollar{CLOSE}"):
-        amount, unit = trailing_unit(text[8:].strip())
-        return (amount, f"{unit} dollar" if unit in SCALES else "dollar")
-    if (match := re.fullmatch(rf"(-?)\s*{OPEN}dollar{CLOSE}\s*(.+)", text)) is not None:
-        return match[1] + match[2], "dollar"
-    if (match := _UNIT_TEXT.fullmatch(text)) is not None and match[1]:
-        return match[1].strip(), _unit(match[2], match[3])
-    match = _UNIT_WORDS.fullmatch(text)
-    if match is not None and literal(match[1].strip()) and not _NO_UNITS & set(match[2].lower().split()):
-        return match[1].strip(), _unit(match[2], match[3])
-    return text, None
-
-
-def _unit(text: str, power: str | None) -> str | None:
-    names = re.findall(r"[A-Za-z°]+|[/^\d]+", text.lower())
-    if names and names[0] in ("square", "sq", "cubic", "cu") and power is None:
-        power, names = ("2" if names[0].startswith("sq") else "3"), names[1:]
-    singular = [n[:-1] if len(n) > 2 and n.endswith("s") and not n.endswith("ss") else n for n in names]
-    unit = " ".join(_SAME_UNITS.get(n, n) for n in singular)
-    return (f"{unit}^{power}" if power else unit) or None

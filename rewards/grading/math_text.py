@@ -13,49 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-OPEN, CLOSE = "\ue000", "\ue001"  # around what was \text{…}; private use, so no answer has them
+from rewards.grading.math_characters import CLOSE, OPEN, plain_characters, with_money_marked
 
-_CHARACTERS: Final = {
-    **dict.fromkeys(map(ord, "−–‒‐‑﹣"), "-"),
-    **dict.fromkeys(map(ord, "·⋅∙"), r"\cdot "),
-    **dict.fromkeys(map(ord, "’′"), "'"),
-    **{0xFF01 + i: chr(0x21 + i) for i in range(94)},  # full-width ASCII
-    **{
-        ord(character): latex
-        for character, latex in {
-            "×": r"\times ",
-            "÷": "/",
-            "⁄": "/",
-            "≤": r"\le ",
-            "≥": r"\ge ",
-            "≠": r"\ne ",
-            "≈": "=",
-            "∞": r"\infty ",
-            "√": r"\sqrt ",
-            "°": r"^\circ ",
-            "∪": r"\cup ",
-            "∈": r"\in ",
-            "∅": r"\emptyset ",
-            "±": r"\pm ",
-            "⟨": r"\langle ",
-            "⟩": r"\rangle ",
-            "π": r"\pi ",
-            "θ": r"\theta ",
-            "α": r"\alpha ",
-            "β": r"\beta ",
-            "λ": r"\lambda ",
-            "½": r"\frac{1}{2}",
-            "⅓": r"\frac{1}{3}",
-            "⅔": r"\frac{2}{3}",
-            "¼": r"\frac{1}{4}",
-            "¾": r"\frac{3}{4}",
-        }.items()
-    },
-}
-_SCRIPTS: Final = (
-    ("^", re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")),
-    ("_", re.compile("[₀₁₂₃₄₅₆₇₈₉]+"), str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")),
-)
 _FUNCTIONS: Final = (
     "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|"
     "pi|infinity|alpha|beta|gamma|delta|theta|lambda|omega|phi|sigma|mu"
@@ -63,11 +22,32 @@ _FUNCTIONS: Final = (
 FUNCTION_NAMES: Final = frozenset(_FUNCTIONS.split("|"))
 
 
+def _residue(match: re.Match[str]) -> str:
+    return rf"\pmod{{{match[1] or match[2]}}}"
+
+
+_PARTS: Final = {"half": 2, "third": 3, "quarter": 4, "fourth": 4}
+_INTRODUCED: Final = (
+    rf"\s*{OPEN}?\s*(?:approximately|approx\.?|about|roughly|around|exactly|equals|circa)"
+    rf"(?![A-Za-z])\s*{CLOSE}?\s*|\\(?:approx|sim|simeq|cong)(?![A-Za-z])\s*"
+)
+# 3 (mod 5) in one spelling; without its parentheses \bmod is an operation
+_MODULUS: Final = rf"{OPEN}?\s*\\?(?:[bp]?mod|modulo)(?![A-Za-z])\s*{CLOSE}?"
+_RESIDUES: Final = (
+    (rf"\(\s*{_MODULUS}\s*([^()]+?)\s*\)", r"\\pmod{\1}"),
+    (r"\\p?mod(?![A-Za-z])\s*\{([^{}]+)\}|\\p?mod(?![A-Za-z])\s*(\w+)", _residue),
+)
+
+
 def _mixed(match: re.Match[str]) -> str:
     whole, above, below = match.groups()
     if not int(above) < int(below):
         return match[0]
     return rf"({whole}+\frac{{{above}}}{{{below}}})"
+
+
+def _and_a_half(match: re.Match[str]) -> str:
+    return rf"({match[1]}+\frac{{1}}{{{_PARTS[match[2]]}}})"
 
 
 def _joined(match: re.Match[str]) -> str:
@@ -79,7 +59,10 @@ def _function(match: re.Match[str]) -> str:
 
 
 def _marked(inside: str) -> str:
-    return rf"\{inside.strip()} " if inside.strip() in FUNCTION_NAMES else f"{OPEN}{inside}{CLOSE}"
+    if inside.strip() in FUNCTION_NAMES:
+        return rf"\{inside.strip()} "
+    # a number in \text{…} is a number
+    return f"{OPEN}{inside}{CLOSE}" if re.search(r"[^\W\d_]", inside) else inside
 
 
 _TEXT: Final = re.compile(
@@ -90,6 +73,7 @@ _BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox|emph|underline|bbox)\s*\{")
 _REWRITES: Final = tuple(
     (re.compile(pattern), new)
     for pattern, new in (
+        *_RESIDUES,
         (r"\\(?:left|right)\s*\.", ""),
         (r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""),
         (r"(?<=\d)(?:\\[,!;:]|\{,\})(?=\d{3})", ","),  # 1\,000 and 1{,}000
@@ -123,6 +107,10 @@ _REWRITES: Final = tuple(
         # 2\frac{1}{2} is two and a half, where the fraction is a proper one
         (r"(?<![\d.}\)^])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed),
         (r"(?<![\d.}\)/^])(\d+)\s+(\d+)/(\d+)(?![\d.])", _mixed),
+        (r"(?<![\d.}\)/^])(\d+)\s+and\s+(?:a|one)[\s-]+(half|third|quarter|fourth)(?![A-Za-z])", _and_a_half),
+        # how a value is introduced is not part of it; an inequality is: "at least 5" stays
+        (rf"^(?:{_INTRODUCED})+(?=[-+\d.(\\{OPEN}A-Za-z])", ""),
+        (r"^\s*=\s*", ""),
     )
 )
 
@@ -131,9 +119,7 @@ _REWRITES: Final = tuple(
 def clean(answer: str) -> str:
     """The answer as LaTeX in one spelling, without delimiters, spacing, boxes and a final period."""
     text = unicodedata.normalize("NFC", answer)
-    for sign, run, plain in _SCRIPTS:
-        text = run.sub(lambda m, s=sign, p=plain: f"{s}{{{m[0].translate(p)}}}", text)  # type: ignore[misc]
-    text = text.translate(_CHARACTERS)
+    text = plain_characters(text)
     text = "".join(
         " " if c.isspace() else c for c in text if unicodedata.category(c) not in ("Cf", "Cc", "Co")
     )
@@ -167,7 +153,7 @@ def _without_delimiters(text: str) -> str:
     if text.replace(r"\$", "").count("$") % 2:  # an odd one is money
         text = text.replace("$", r"\$", 1) if r"\$" not in text else text
     text = re.sub(r"(?<!\\)\$|\\[()\[\]]", " ", text)
-    return re.sub(r"\\\$|[£€]", f" {OPEN}dollar{CLOSE} ", text) if re.search(r"\\\$|[£€]", text) else text
+    return with_money_marked(text)
 
 
 def _unwrap(text: str, opener: re.Pattern[str], around: Callable[[str], str]) -> str:

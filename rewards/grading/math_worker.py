@@ -12,8 +12,10 @@ decimal of so many significant digits. Reply: `{"equal": bool, "reason": str}` o
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import re
 import resource
 import signal
 import sys
@@ -30,7 +32,7 @@ def main() -> None:
     replies = sys.stdout
     sys.stdout = sys.stderr  # nothing that a library prints is a reply
     try:
-        from math_verify import parse, verify  # noqa: F401
+        _tell_letters_apart()
     except ImportError as error:
         _say(replies, {"error": f"math-verify can't be imported: {error}"})
         return
@@ -56,6 +58,15 @@ def main() -> None:
         _say(replies, reply)
 
 
+def _tell_letters_apart() -> None:
+    """Make the library read `M` and `m` as two variables; by default it lowers all letters."""
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+    from math_verify import parser
+
+    config = ConversionConfig(lowercase_symbols=False)
+    parser.latex2sympy = functools.partial(parser.latex2sympy, conversion_config=config)
+
+
 def compare(a: str, b: str, digits: int | None) -> dict[str, Any]:
     """Whether two expressions are equal, in either order the same."""
     import sympy
@@ -74,13 +85,13 @@ def compare(a: str, b: str, digits: int | None) -> dict[str, Any]:
     # relations are compared with relations only: of `x + y = 5` the 5 alone is no answer
     if _is_relation(one) != _is_relation(other):
         return _verdict(False, "an equation and an expression")
-    if (
-        isinstance(one, sympy.Basic)
-        and isinstance(other, sympy.Basic)
-        and one.free_symbols != other.free_symbols
-    ):
-        difference = None if _is_relation(one) else sympy.simplify(one - other)
+    expressions = isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)
+    if getattr(one, "free_symbols", None) != getattr(other, "free_symbols", None):
+        difference = sympy.simplify(one - other) if expressions else None
         return _verdict(difference == 0, "expressions in different variables")
+    if expressions and isinstance(one, sympy.Symbol) + isinstance(other, sympy.Symbol):
+        # the library compares a lone symbol by its name
+        return _verdict(sympy.simplify(one - other) == 0, "a symbol and an expression of it")
     from math_verify import verify
 
     options: dict[str, Any] = {"timeout_seconds": None, "raise_on_error": True}
@@ -102,9 +113,21 @@ def _parse(text: str) -> Any:
     )
     config = LatexExtractionConfig(boxed_match_priority=-1, normalization_config=cleaning)
     found = parse(
-        f"${text}$", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=False
+        f"${_with_own_letters(text)}$",
+        [config],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,
+        raise_on_error=False,
     )
     return found[0] if found else None
+
+
+def _with_own_letters(text: str) -> str:
+    """Letters that the library takes for another one: a capital I, and letters with primes."""
+    text = re.sub(r"\\[A-Za-z]+|I(?!_)", lambda m: "X_{capI}" if m[0] == "I" else m[0], text)
+    return re.sub(
+        r"(?<![\\A-Za-z])([A-Za-z])('+)(?!['(_])", lambda m: f"{m[1]}_{{{'prime' * len(m[2])}}}", text
+    )
 
 
 def _exact(expression: Any) -> Any:

@@ -147,8 +147,12 @@ _LOOKALIKES: Final = {
     **dict.fromkeys(map(ord, "“”„‟″«»"), '"'),
     **dict.fromkeys(map(ord, "‐‑‒–−"), "-"),
     **dict.fromkeys(map(ord, "—―"), " "),  # a dash between words joins nothing
-    **{0xFF01 + i: chr(0x21 + i) for i in range(94)},  # full-width ASCII
+    **dict.fromkeys(map(ord, "⁄∕"), "/"),
 }
+_IGNORED: Final = re.compile(  # what Unicode calls ignorable where it is shown, besides its category Cf
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_JOINED_WORDS: Final = re.compile(r"(?<=[^\W_])-(?=[^\W\d_])|(?<=[^\W\d_])-(?=\d)|(?<=[^\W\d_])/(?=[^\W\d_])")
 _EMPHASIS: Final = re.compile(r"(?<!\w)(\*{1,3}|_{1,3})(?=\S)([^*_]+?)(?<=\S)\1(?!\w)")  # Markdown
 _THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _LIST_COMMA: Final = re.compile(r"[,;](?!\d)|(?<!\d)[,;]")
@@ -162,29 +166,37 @@ _SYMBOLS: Final = frozenset("#%&@*/\\")  # Unicode calls them punctuation, answe
 def _strict_tokens(text: str) -> tuple[str, ...]:
     """Words of an answer; signs, decimal points and symbols inside a word are part of it.
 
-    - Unicode: composed form, case folded, invisible characters dropped; curly quotes, dashes, minus
-      signs and full-width forms become their ASCII look-alikes.
-    - Punctuation falls at the edges of a word only, and a minus before a digit stays: -5, 3.5, 10:30,
-      C++ and AC/DC are words of their own. "1,000" is 1000 and "U.S." is us; "1,2" is not 12.
+    - Unicode: compatible forms as one (NFKC: CO₂ is CO2, Ⅱ is II), case folded, invisible characters
+      dropped; curly quotes, dashes and minus signs become their ASCII look-alikes. A superscript or a
+      fraction behind a digit stays apart from it: 10² is not 102, 2½ not 21/2.
+    - A hyphen or a slash between letters separates words as a blank does: "twenty-one" is "twenty one",
+      "AC/DC" is "AC DC", "Covid-19" is "Covid 19". Between digits it stays: 2019-20, 24/7.
+    - Punctuation falls at the edges of a word only, and a minus before a digit stays: -5, 3.5, 10:30 and
+      C++ are words of their own. "1,000" is 1000 and "U.S." is us; "1,2" is not 12.
     - a, an and the fall where a bare word follows: "the Who" is who, but the A of "Vitamin A" and of
       "A" alone is no article.
     - Chinese characters and Japanese kana are one token each.
     - An answer of nothing but punctuation is kept as it is, so that "!" matches "!".
     """
     plain = text.isascii()  # most answers are; nothing of Unicode applies to them
+    if not text.isprintable():
+        text = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf"))
     if plain:
         text = text.lower()
         cleaned = text.replace("`", "'")
     else:
         text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-        text = "".join(c for c in text if unicodedata.category(c) != "Cf")
-        cleaned = text.translate(_LOOKALIKES)
+        text = _IGNORED.sub("", text)
+        cleaned = unicodedata.normalize("NFKC", _apart_from_digits(text.translate(_LOOKALIKES)))
+        cleaned = cleaned.translate(_LOOKALIKES)
     if "*" in cleaned or "_" in cleaned:
         cleaned = _EMPHASIS.sub(r"\2", cleaned)
     if "," in cleaned or ";" in cleaned:
         cleaned = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), cleaned)
         cleaned = _LIST_COMMA.sub(" , ", cleaned)
     raw = cleaned.split()
+    if "-" in cleaned or "/" in cleaned:
+        raw = [part for word in raw for part in _parts(word)]
     if not plain:
         raw = [part for word in raw for part in _BY_CHARACTER.split(word) if part]
     words = [
@@ -193,6 +205,22 @@ def _strict_tokens(text: str) -> tuple[str, ...]:
         if not (word.lstrip("\"'([") in _ARTICLE_WORDS and _is_word(raw[i + 1 : i + 2]))
     ]
     return tuple(w for w in words if w) or tuple(text.split())
+
+
+def _parts(word: str) -> list[str]:
+    """The words that hyphens and slashes join, as if they stood apart: A-Team is A Team."""
+    return _JOINED_WORDS.sub(" ", word).split()
+
+
+def _apart_from_digits(text: str) -> str:
+    """A text of which NFKC makes no other number: a superscript or fraction behind a digit is set apart."""
+    out: list[str] = []
+    for character in text:
+        if out and out[-1][-1:].isdigit() and character > "\x7f":
+            kind = unicodedata.decomposition(character).partition(" ")[0]
+            out.append({"<super>": "^", "<fraction>": " ", "<circle>": " "}.get(kind, ""))
+        out.append(character)
+    return "".join(out)
 
 
 def _is_word(following: list[str]) -> bool:

@@ -6,7 +6,8 @@ import contextlib
 
 import pytest
 
-from rewards.grading.math import MAX_ANSWER_CHARACTERS, GradingError, equal, extract_answer
+from rewards.grading.math import MAX_ANSWER_CHARACTERS, GradingError, equal
+from rewards.grading.math_extract import extract_answer
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,8 @@ from rewards.grading.math import MAX_ANSWER_CHARACTERS, GradingError, equal, ext
         (r"\boxed{1 and no end", None),
         ("<answer>5", None),
         ("", None),
-        (r"\boxed{\boxed{5}} \boxed{never \{ closed", "5"),
+        (r"\boxed{\boxed{5}} {never \{ closed", "5"),
+        (r"\boxed{\boxed{5}} \boxed{never \{ closed", None),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"{\boxed{3}} } {", "3"),
         ("<answer>a <answer>b</answer>", "b"),

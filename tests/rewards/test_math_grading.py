@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewards.grading.math import GradingError, equal, extract_answer
+from rewards.grading.math import GradingError, equal
+from rewards.grading.math_extract import extract_answer
 from tests.support.math_pairs import CASES, PAIRS
 
 
