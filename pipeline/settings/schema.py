@@ -23,27 +23,44 @@ from pipeline.settings.training import (
 
 class RunSection(Section):
     name: Name = "iteration"
-    root: str = "runs"  # a folder or any fsspec URL
+    """Name of the run, which is its folder under root; the same name goes on with it."""
+    root: str = "runs"
+    """Folder or fsspec URL that holds all runs."""
     seed: int = 0
-    max_iterations_without_signal: Positive = 10  # in a row, then the run fails
+    """Seed of the run, from which every other seed is derived."""
+    max_iterations_without_signal: Positive = 10
+    """The run fails after this many iterations in a row in which nothing could be learned."""
 
 
 DataPath = str | tuple[str, ...] | dict[str, str | tuple[str, ...]]
 
 
 class DataSection(Section):
-    path: DataPath = "facts"  # shipped: facts, arithmetic, functions; or files, folders, a table by split
-    format: str = "auto"  # one of workflows.data.formats.NAMES, auto, or package.module:function
-    columns: dict[str, str] = {}  # question, answers, id, …: for rows of no known format
+    path: DataPath = "facts"
+    """A task set that ships (facts, arithmetic, functions), a file, a folder, a pattern, a list of these, or
+    a table that names the files of each split."""
+    format: str = "auto"
+    """Format of the rows: a known one, auto, or package.module:function of a loader."""
+    columns: dict[str, str] = {}
+    """Which column holds the question, answers, id and so on, for rows of no known format."""
     split: str = "train"
+    """The split that is trained on."""
     tasks_per_iteration: Positive = 8
-    always_first: bool = False  # the same tasks in every iteration: can the team learn them by heart?
-    max_bad_share: Share = 0.0  # share of rows that may be unusable before the file is refused
-    public_tests: Annotated[int, Field(ge=0)] = 1  # cases of one list of tests that prompts may show
-    limit: int | None = None  # the first so many tasks of every split, the last if negative
-    repeats: Literal["fold", "reject"] = "fold"  # rows that say again what an earlier row said
-    delimiter: str = ","  # between the fields of .csv files
-    encoding: str = "utf-8"  # of text files without a byte-order mark
+    """Tasks of one iteration."""
+    always_first: bool = False
+    """Take the same tasks in every iteration, to see whether the team can learn them by heart."""
+    max_bad_share: Share = 0.0
+    """Share of rows that may be unusable before the file is refused."""
+    public_tests: Annotated[int, Field(ge=0)] = 1
+    """Number of cases that prompts may show, where a coding task has a single list of tests."""
+    limit: int | None = None
+    """Keep only the first so many tasks of every split, or the last if negative."""
+    repeats: Literal["fold", "reject"] = "fold"
+    """Whether a row that repeats an earlier row is folded into it or rejected."""
+    delimiter: str = ","
+    """Character between the fields of .csv files."""
+    encoding: str = "utf-8"
+    """Encoding of text files without a byte-order mark."""
 
     @field_validator("limit")
     @classmethod
@@ -54,35 +71,53 @@ class DataSection(Section):
 
 
 class WorkflowSection(Section):
-    use: str = "qa_decompose"  # a built-in name or package.module:build
+    use: str = "qa_decompose"
+    """A workflow that ships, or package.module:build of your own."""
     options: dict[str, Any] = {}
+    """Options of the workflow."""
 
 
 class SamplingSection(Section):
-    temperature: Annotated[float, Field(ge=0, le=10)] | None = None  # None: [rollout] temperature
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Temperature of the role; without it, that of [rollout]."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0  # 0: off
+    """Share of probability that is sampled from; 1 is all."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Number of most likely tokens that are sampled from; 0 is all."""
     stop: tuple[str, ...] = ()
+    """Texts that end a reply."""
 
 
 class RoleSection(Section):
-    model: ModelId | None = None  # None: the only model, or what [sharing] says
+    model: ModelId | None = None
+    """The [models.<id>] that the role speaks with; without it, the only model, or what [sharing] says."""
     sampling: SamplingSection = SamplingSection()
+    """How replies of the role are sampled."""
     format_weight: Annotated[float, Field(ge=0)] = 1.0
-    max_response_tokens: Positive | None = None  # None: what the workflow's role says
-    max_prompt_tokens: Positive | None = None  # None: what the engine's context leaves
+    """Weight of this role in the reward `format`."""
+    max_response_tokens: Positive | None = None
+    """Most tokens of a reply; without it, what the workflow says of the role."""
+    max_prompt_tokens: Positive | None = None
+    """Most tokens of a prompt; without it, what the engine's context leaves."""
     demonstrations: bool = True
-    frozen: bool = False  # its turns are played and rewarded, but not trained on
-    ppo: dict[str, Any] = {}  # keys of [ppo] that differ for this role, and weight, of its loss
+    """Put the role's worked examples before its prompt, where the workflow has some."""
+    frozen: bool = False
+    """Play and reward the role's turns, but do not train on them."""
+    ppo: dict[str, Any] = {}
+    """Keys of [ppo] that differ for this role, and `weight` of its loss."""
 
 
 class AdapterSection(Section):
     """A low-rank adapter: what a model trains instead of all its weights."""
 
     rank: Positive = 16
-    alpha: Annotated[float, Field(gt=0)] = 32.0  # its output is multiplied by alpha / rank
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # or names of layers, such as q_proj
-    train_embeddings: bool = False  # embedding and output layer too, in full
+    """Rank of the adapter's matrices."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """The adapter's output is multiplied by alpha / rank."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Which layers have an adapter: all-linear, or a list of names such as q_proj."""
+    train_embeddings: bool = False
+    """Train the embedding and the output layer too, in full."""
 
     @field_validator("targets")
     @classmethod
@@ -93,55 +128,91 @@ class AdapterSection(Section):
 
 
 class ModelSection(Section):
-    base: ModelId | None = None  # the [models.<id>] whose weights, engine and trainer an adapter shares
-    adapter: AdapterSection | None = None  # None: all weights are trained
-    checkpoint: str = "smollm2-135m-instruct"  # a shipped name, a folder, a URL or a hub id
+    base: ModelId | None = None
+    """The [models.<id>] whose weights, engine and trainer an adapter shares."""
+    adapter: AdapterSection | None = None
+    """Train a low-rank adapter instead of all weights."""
+    checkpoint: str = "smollm2-135m-instruct"
+    """A model that ships, a folder in Hugging Face layout, a URL or a hub id."""
     train: bool = True
-    # vllm, torch, auto; openai (an API, never trained); scripted, demonstrations; package.module:Class
+    """Whether the model is trained; if not, its roles are only played."""
     engine: str = "auto"
+    """What samples: vllm, torch, auto (vllm where it is installed), openai (an API, never trained), scripted,
+    demonstrations, or package.module:Class."""
     engine_options: dict[str, Any] = {}
-    template_options: dict[str, Any] = {}  # variables of the chat template: {enable_thinking = false}
+    """Options of the engine."""
+    template_options: dict[str, Any] = {}
+    """Variables of the chat template, for example {enable_thinking = false}."""
     max_model_len: Positive = 1024
-    # auto: the checkpoint's, but float32 on a processor that is slow at half precision
+    """Most tokens of a prompt and its reply together."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    """Precision of the engine; auto is the checkpoint's, but float32 on a processor that is slow at half
+    precision."""
     kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0
+    """Memory of the engine's cache, on CPU."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Share of a GPU's memory that the engine may take."""
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs of the engine; parts of one are possible."""
     max_batch_size: Positive = 64
+    """Most requests that the engine decodes together."""
     trainer: TrainerSection = TrainerSection()
-    ppo: dict[str, Any] = {}  # keys of [ppo] that differ for this model
-    critic: dict[str, Any] = {}  # keys of [critic] that differ for this model
-    reference: str = "initial"  # whom KL terms hold it to: its first weights, or a checkpoint
+    """How the model is trained."""
+    ppo: dict[str, Any] = {}
+    """Keys of [ppo] that differ for this model."""
+    critic: dict[str, Any] = {}
+    """Keys of [critic] that differ for this model."""
+    reference: str = "initial"
+    """Reference policy of the KL terms: initial (the first weights) or a checkpoint."""
 
 
 class SharingSection(Section):
     """Shorthand that fills in the `model` of every role from the single [models.<id>] as a pattern."""
 
-    regime: Literal["full", "separate", "adapters"] | None = None  # adapters: one for each role on one base
+    regime: Literal["full", "separate", "adapters"] | None = None
+    """full (one model for all roles), separate (one for each) or adapters (one for each on one base)."""
     groups: dict[ModelId, tuple[str, ...]] = {}
+    """Or groups of roles that share a model: a name for each, with its roles."""
 
 
 class RolloutSection(Section):
-    group_size: Positive = 4  # episodes of one task
+    group_size: Positive = 4
+    """Episodes of one task."""
     temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
-    max_in_flight: Positive = 64  # episodes
-    tasks_per_shard: Positive = 8  # a finished shard survives a kill
+    """Sampling temperature of all roles that have none of their own."""
+    max_in_flight: Positive = 64
+    """Most episodes that are played at the same time."""
+    tasks_per_shard: Positive = 8
+    """Tasks of one shard; a finished shard survives a kill."""
     players: Positive = 1
+    """Processes that play episodes."""
     max_turns: Positive = 64
+    """Most turns of an episode."""
     call_timeout_seconds: Seconds = 600
+    """Time limit of one call of a model."""
     tool_timeout_seconds: Seconds = 60
+    """Time limit of one call of a tool."""
     episode_timeout_seconds: Seconds = 1800
+    """Time limit of one episode."""
     call_attempts: Positive = 3
-    max_failed_share: Share = 0.5  # of episodes, by causes that are not the policy's
+    """How often a call is tried before it counts as failed."""
+    max_failed_share: Share = 0.5
+    """Share of episodes that may fail for causes that are not the policy's before the run fails."""
 
 
 class RewardSection(Section):
     use: str
-    name: Name | None = None  # None: the last word of `use`
-    weight: float = 1.0  # 0: a metric, kept and shown but no part of the reward
-    roles: tuple[str, ...] | None = None  # whom it goes to; None: all roles
-    steps: tuple[str, ...] | None = None  # and at which steps of the workflow; None: all
+    """A reward that ships, or package.module:name of your own."""
+    name: Name | None = None
+    """Name of this reward in tables and metrics; without it, the last word of use."""
+    weight: float = 1.0
+    """Weight in the sum; 0 makes it a metric, kept and shown but no part of the reward."""
+    roles: tuple[str, ...] | None = None
+    """Roles that the reward goes to; without it, all."""
+    steps: tuple[str, ...] | None = None
+    """Steps of the workflow that the reward goes to; without it, all."""
     options: dict[str, Any] = {}
+    """Options of the reward."""
 
     @property
     def label(self) -> str:
@@ -152,54 +223,89 @@ class RewardSection(Section):
 class EvaluateSection(Section):
     """How a team is evaluated: its own tasks, sampling and tables, apart from training."""
 
-    path: DataPath | None = None  # None: that of [data]
+    path: DataPath | None = None
+    """Data to evaluate on; without it, that of [data]."""
     split: str = "dev"
-    tasks: Positive | None = None  # None: all of the split
-    samples: Positive = 1  # episodes of one task; several give pass@k
-    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0  # 0 is greedy
-    every: Annotated[int, Field(ge=0)] = 0  # iterations from one to the next while training; 0: never
-    rewards: tuple[RewardSection, ...] = ()  # the metrics; none: [[rewards]] without format and length
-    best: Name | None = None  # the metric whose best checkpoint is kept; None: the first
-    solved_at: float = 1.0  # a sample with this value or more is solved, for pass@k
-    max_failed_share: Share = 0.5  # of episodes, by causes that are not the policy's
+    """The split that is evaluated."""
+    tasks: Positive | None = None
+    """Number of tasks; without it, the whole split."""
+    samples: Positive = 1
+    """Episodes of one task; several give pass@k."""
+    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Sampling temperature; 0 is greedy."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Iterations from one evaluation to the next while training; 0 is never."""
+    rewards: tuple[RewardSection, ...] = ()
+    """The metrics, as [[evaluate.rewards]]; without them, those of [[rewards]] but format and length."""
+    best: Name | None = None
+    """The metric whose best checkpoint is kept; without it, the first."""
+    solved_at: float = 1.0
+    """A sample with this value or more counts as solved, for pass@k."""
+    max_failed_share: Share = 0.5
+    """Share of episodes that may fail for causes that are not the policy's before the evaluation fails."""
 
 
 class CheckpointsSection(Section):
-    every: Positive = 1  # updates from one whole checkpoint to the next; the last one gets one in any case
-    keep: Annotated[int, Field(ge=1)] = 2  # newest whole checkpoints of each model
+    every: Positive = 1
+    """Updates from one whole checkpoint to the next; the last update gets one in any case."""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """Newest whole checkpoints of each model that are kept."""
 
 
 class SandboxSection(Section):
     """Where programs that a model wrote run: for workflows and rewards that take a `sandbox`."""
 
-    isolation: Literal["auto", "bwrap", "none"] = "auto"  # none: without walls, as this machine's user
-    python: str | None = None  # the programs' interpreter; None: one that their user can read
-    packages: tuple[str, ...] = ()  # folders that programs may import from beside the standard library
+    isolation: Literal["auto", "bwrap", "none"] = "auto"
+    """What programs of a model run in: bwrap, auto (bwrap, refused where it is missing), or none (no walls,
+    as this machine's user)."""
+    python: str | None = None
+    """Interpreter of the programs; without it, one that their user can read."""
+    packages: tuple[str, ...] = ()
+    """Folders that programs may import from, beside the standard library."""
 
 
 class ClusterSection(Section):
-    address: str = "local"  # or a running Ray cluster
+    address: str = "local"
+    """local, or the address of a running Ray cluster."""
     object_store_gib: Annotated[float, Field(gt=0)] = 1.0
+    """Memory of Ray's object store."""
 
 
 class Settings(Section):
     run: RunSection = RunSection()
+    """The run."""
     data: DataSection = DataSection()
+    """The tasks."""
     workflow: WorkflowSection = WorkflowSection()
+    """The team's course."""
     roles: dict[str, RoleSection] = {}
+    """The team's roles, by name."""
     models: dict[ModelId, ModelSection] = {"team": ModelSection()}
+    """The models, by id."""
     sharing: SharingSection | None = None
+    """Who speaks with which weights, in short."""
     rollout: RolloutSection = RolloutSection()
+    """How episodes are played."""
     rewards: tuple[RewardSection, ...] = (RewardSection(use="token_f1"), RewardSection(use="format"))
+    """The rewards, in their order."""
     credit: CreditSection = CreditSection()
+    """Returns and advantages of rewards."""
     ppo: PpoSection = PpoSection()
+    """The update."""
     advantage: AdvantageSection = AdvantageSection()
-    critic: CriticSection | None = None  # None: there is none
+    """Advantages of tokens."""
+    critic: CriticSection | None = None
+    """The critic, for GAE; without it there is none."""
     evaluate: EvaluateSection = EvaluateSection()
+    """Evaluations."""
     checkpoints: CheckpointsSection = CheckpointsSection()
+    """Whole checkpoints."""
     tracking: TrackingSection = TrackingSection()
+    """MLflow."""
     cluster: ClusterSection = ClusterSection()
+    """Ray."""
     sandbox: SandboxSection = SandboxSection()
+    """Where programs of a model run."""
 
     @property
     def credit_method(self) -> str:

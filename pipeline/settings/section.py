@@ -21,7 +21,7 @@ ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 class Section(BaseModel):
     """Unknown keys are refused, values can't change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:

@@ -13,22 +13,40 @@ class AlarmsSection(Section):
     """How much is too much. An alarm needs its sign in `iterations` iterations in a row."""
 
     iterations: Positive = 3
-    no_signal_rate: Share = 1.0  # of groups, in which every advantage is 0
-    excluded_rate: Share = 0.3  # of what could be trained on, or of episodes that failed
-    length_factor: Annotated[float, Field(gt=1)] = 2.0  # of a role's mean response, up or down
-    length_window: Positive = 20  # iterations within which it must drift that far
-    truncated_rate: Share = 0.5  # of a role's responses
-    entropy_share: Share = 0.1  # of the entropy that a role's tokens had in the first iterations
-    kl_old: Amount = 0.1  # nats per token by which one update moves a model
-    kl_reference: Amount = 1.0  # nats per token from its reference
-    sampler_gap: Amount = 0.1  # nats per token between sampler and trainer, in the mean
-    sampler_gap_growth: Annotated[float, Field(gt=1)] = 20.0  # times that of the first iteration
+    """An alarm needs its sign in so many iterations in a row."""
+    no_signal_rate: Share = 1.0
+    """Share of groups in which every advantage is 0."""
+    excluded_rate: Share = 0.3
+    """Share of what could be trained on that is left out, or of episodes that failed."""
+    length_factor: Annotated[float, Field(gt=1)] = 2.0
+    """Factor by which a role's mean response grows or shrinks."""
+    length_window: Positive = 20
+    """Iterations within which responses must drift that far."""
+    truncated_rate: Share = 0.5
+    """Share of a role's responses that is cut off."""
+    entropy_share: Share = 0.1
+    """Share that is left of the entropy that a role's tokens had in the first iterations."""
+    kl_old: Amount = 0.1
+    """Nats per token by which one update moves a model."""
+    kl_reference: Amount = 1.0
+    """Nats per token from a model to its reference."""
+    sampler_gap: Amount = 0.1
+    """Mean nats per token between sampler and trainer."""
+    sampler_gap_growth: Annotated[float, Field(gt=1)] = 20.0
+    """Factor by which that gap grows from the first iteration on."""
 
 
 class TrackingSection(Section):
-    uri: str | None = None  # None: sqlite beside the runs; "none": off
+    uri: str | None = None
+    """Address of MLflow's store; without it, sqlite beside the runs; none turns tracking off."""
     experiment: str = "cadre"
-    sample_episodes: Count = 4  # as traces and as text: the best, the worst, a failed, any; and again
-    sample_every: Positive = 1  # iterations from one sample to the next
+    """Name of the experiment in MLflow."""
+    sample_episodes: Count = 4
+    """Episodes of an iteration that are logged as traces and text: the best, the worst, a failed one, any,
+    and again."""
+    sample_every: Positive = 1
+    """Iterations from one sample of episodes to the next."""
     alarms: AlarmsSection = AlarmsSection()
-    tags: dict[str, str] = {}  # of the run's page, beside those that every run has
+    """When an alarm is raised."""
+    tags: dict[str, str] = {}
+    """Tags of the run's page, beside those that every run has."""

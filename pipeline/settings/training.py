@@ -11,48 +11,80 @@ from pipeline.settings.section import Amount, Count, Positive, Section, Share
 
 class TrainerSection(Section):
     ranks: Positive = 1
+    """Processes that train the model together."""
     zero_stage: Literal[0, 1, 2] = 1
-    # of compute; auto: bf16 on a GPU and on a processor that has instructions for it, else fp32
+    """DeepSpeed's ZeRO stage: 1 spreads the optimizer's state over ranks, 2 the gradients too."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    shared_prefix: bool = True  # compute a prompt that rows of a micro-batch share once, and pad nothing
+    """Precision of compute; auto is bf16 on a GPU and on a processor made for it, else fp32."""
+    shared_prefix: bool = True
+    """Compute a prompt that rows of a micro-batch share once, without padding."""
     activation_checkpointing: bool = False
-    compile: bool = False  # torch.compile for normalisations and feed-forward layers
-    num_threads: Count = 0  # per rank; 0: cores / ranks
-    num_gpus: Amount = 0.0  # per rank
+    """Compute activations twice instead of keeping them: less memory, more time."""
+    compile: bool = False
+    """Use torch.compile for normalisations and feed-forward layers."""
+    num_threads: Count = 0
+    """Threads of each rank; 0 shares the cores among the ranks."""
+    num_gpus: Amount = 0.0
+    """GPUs of each rank; parts of one are possible."""
 
 
 class PpoSection(Section):
     """The update of a model; [models.<id>.ppo] and [roles.<name>.ppo] override single keys."""
 
     learning_rate: Amount = 1e-6
-    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate, over updates
+    """Learning rate of AdamW."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls over the updates."""
     warmup_updates: Count = 0
-    total_updates: Positive | None = None  # where a falling schedule ends
-    final_share: Share = 0.0  # of the learning rate, there
-    loss: str = "ppo"  # gspo, cispo, policy_gradient, supervised, or package.module:function
+    """Updates in which the learning rate rises to its value."""
+    total_updates: Positive | None = None
+    """The update at which a falling schedule ends."""
+    final_share: Share = 0.0
+    """Share of the learning rate that is left at the end of a falling schedule."""
+    loss: str = "ppo"
+    """ppo, gspo, cispo, policy_gradient, supervised, or package.module:function of your own."""
     normalisation: Literal["token_mean", "sequence_mean", "fixed_length"] | None = None
-    # None: token_mean, and sequence_mean for gspo
-    fixed_length: Positive | None = None  # None: the longest answer that the model's roles may give
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2  # 1: no lower bound
+    """What the summed loss is divided by; without it, token_mean, and sequence_mean for gspo."""
+    fixed_length: Positive | None = None
+    """Tokens of a response for normalisation fixed_length; without it, the longest answer that the model's
+    roles may give."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """How far the ratio of new to old policy may fall below 1; 1 is no bound."""
     clip_high: Annotated[float, Field(gt=0)] = 0.2
-    dual_clip: Amount = 3.0  # 0: off
+    """How far the ratio of new to old policy may rise above 1."""
+    dual_clip: Amount = 3.0
+    """Bound on the loss of a token with a negative advantage, in units of the advantage; 0 is off."""
     entropy_coefficient: Amount = 0.0
-    kl_coefficient: Amount = 0.0  # to the model's reference
+    """Weight of the entropy bonus."""
+    kl_coefficient: Amount = 0.0
+    """Weight of the KL term to the model's reference."""
     kl_in: Literal["loss", "reward"] = "loss"
-    kl_estimator: Literal["k1", "k2", "k3"] | None = None  # None: k3 in the loss, k1 in the reward
-    importance: Literal["none", "truncated", "masked"] = "none"  # correction of sampler against trainer
+    """Whether the KL term is part of the loss or of the reward."""
+    kl_estimator: Literal["k1", "k2", "k3"] | None = None
+    """Estimator of the KL; without it, k3 in the loss and k1 in the reward."""
+    importance: Literal["none", "truncated", "masked"] = "none"
+    """Correction of the gap between sampler and trainer: weights that are cut at a cap, or tokens beyond it
+    that are left out."""
     importance_level: Literal["token", "sequence"] = "token"
+    """Whether weights are of single tokens or of whole sequences."""
     importance_cap: Annotated[float, Field(gt=0)] = 2.0
-    importance_floor: Amount = 0.0  # of "masked"
+    """Largest weight."""
+    importance_floor: Amount = 0.0
+    """Smallest weight, for masked."""
     epochs: Positive = 1
-    mini_batches: Positive = 1  # optimizer steps per epoch
-    micro_batch_tokens: Positive = (
-        2048  # of one forward pass: sets the accumulation; shared prompts count once
-    )
+    """Passes over an iteration's rows."""
+    mini_batches: Positive = 1
+    """Optimizer steps in each epoch."""
+    micro_batch_tokens: Positive = 2048
+    """Tokens of one forward pass, prompts that are shared counted once; it sets the accumulation."""
     gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient."""
     weight_decay: Amount = 0.01
+    """Weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Betas of AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Epsilon of AdamW."""
 
 
 LOSS_TERMS = frozenset({"clip_low", "clip_high", "kl_coefficient", "entropy_coefficient"})
@@ -65,28 +97,46 @@ OPTIMIZER_KEYS = frozenset({"learning_rate", "betas", "eps", "weight_decay", "gr
 
 class AdvantageSection(Section):
     use: Literal["from_credit", "gae"] = "from_credit"
-    gamma: Share = 1.0  # of gae: from token to token
+    """from_credit gives every token its turn's advantage, gae makes advantages of a critic's values."""
+    gamma: Share = 1.0
+    """GAE: discount from token to token."""
     lam: Share = 1.0
-    turn_gamma: Share = 1.0  # from turn to turn
+    """GAE: lambda from token to token."""
+    turn_gamma: Share = 1.0
+    """GAE: discount from turn to turn."""
     turn_lam: Share = 1.0
-    across_turns: bool = False  # a turn is answerable for what later turns of its episode earn
+    """GAE: lambda from turn to turn."""
+    across_turns: bool = False
+    """GAE: a turn also answers for what later turns of its episode earn."""
     whiten: Literal["none", "model", "role"] = "none"
+    """Give advantages mean 0 and deviation 1, over a model or over each role."""
 
 
 class CriticSection(Section):
-    """[critic]; [models.<id>.critic] overrides single keys."""
+    """The critic of GAE; [models.<id>.critic] overrides single keys."""
 
-    kind: Literal["head", "model"] = "head"  # on the model itself, or a network of its own
-    checkpoint: str | None = None  # of kind "model"; None: the model's own
+    kind: Literal["head", "model"] = "head"
+    """A head on the model itself, or a model of its own."""
+    checkpoint: str | None = None
+    """Checkpoint of a critic of kind model; without it, the policy's."""
     learning_rate: Amount = 1e-5
-    value_clip: Amount = 0.5  # how far an update may move a value; 0: off
+    """Learning rate of the critic."""
+    value_clip: Amount = 0.5
+    """How far an update may move a value; 0 is off."""
     coefficient: Amount = 0.5
-    warmup_updates: Count = 0  # in which the critic learns and the policy does not move
+    """Weight of the value loss."""
+    warmup_updates: Count = 0
+    """First updates, in which the critic learns and the policy does not move."""
 
 
 class CreditSection(Section):
-    use: str | None = None  # None: group_relative; none with [advantage] use = "gae" and no options
+    use: str | None = None
+    """A credit method that ships, or package.module:name; without it, group_relative, and none with GAE."""
     options: dict[str, Any] = {}
+    """Options of the credit method."""
     truncated: Literal["as_malformed", "exclude"] = "as_malformed"
-    silent: Literal["keep", "exclude"] = "keep"  # groups whose returns are all equal
-    silent_by: str | None = None  # the reward that decides what is equal; None: the return
+    """Whether a reply at its token limit counts as malformed, or has no reward and is not trained on."""
+    silent: Literal["keep", "exclude"] = "keep"
+    """Whether groups whose returns are all equal are kept or left out."""
+    silent_by: str | None = None
+    """The reward that decides whether a group's plays are equal; without it, the return."""
