@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from pipeline.plan.assemble import Plan, sandbox_of
+from pipeline.plan.assemble import Plan
 from pipeline.plan.memory import memory_problem, memory_report
 from pipeline.store.run import Run, differences, package_versions, plain
 from stages.engines.kinds import engine_class, installed_kinds
@@ -22,7 +22,8 @@ def report(plan: Plan) -> dict[str, Any]:
     settings = plan.settings
     episodes = settings.data.tasks_per_iteration * settings.rollout.group_size
     memory = memory_report(plan)
-    problems = [p for p in (memory_problem(plan), key_problem(plan), _run_problem(plan)) if p]
+    short = memory_problem(plan, settings.cluster.address)
+    problems = [p for p in (short, key_problem(plan), _run_problem(plan)) if p]
     return {
         "run": {"name": settings.run.name, "root": settings.run.root, "state": run_state(plan)},
         "workflow": {
@@ -106,7 +107,7 @@ def key_problem(plan: Plan) -> str | None:
 
 def start_problem(plan: Plan) -> str | None:
     """The first reason why nothing of this plan can start on this machine now."""
-    return memory_problem(plan) or key_problem(plan)
+    return memory_problem(plan, plan.settings.cluster.address) or key_problem(plan)
 
 
 def run_state(plan: Plan) -> str:
@@ -146,7 +147,7 @@ def _model(plan: Plan, model_id: str) -> str:
     )
     if model_id not in plan.trainer_specs:
         return f"{what}, engine {spec.kind}, frozen"
-    trainer, ppo = plan.trainer_specs[model_id], plan.settings.ppo_of(model_id)
+    trainer, ppo = plan.trainer_specs[model_id], plan.resolved.model_plans[model_id].ppo
     if adapter := trainer.adapter:
         what += f", adapter of rank {adapter.rank}"
         what += f" on {model.base_id}" if model.base_id != model_id else ""
@@ -169,7 +170,7 @@ def _model(plan: Plan, model_id: str) -> str:
 def sandbox(plan: Plan) -> str:
     """Which isolation this machine has for programs that a model wrote, or why it has none."""
     try:
-        return find_isolation(sandbox_of(plan.settings)).description
+        return find_isolation(plan.resolved.sandbox).description
     except UsageError as error:
         return f"none: {error}"
 

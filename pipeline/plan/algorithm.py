@@ -1,16 +1,12 @@
-"""From settings to what each model's update optimises: loss, critic, reference, schedule, token advantages.
-
-What contradicts itself is refused here, before anything starts.
-"""
+"""What each model's update optimises: loss, critic, reference, schedule and token advantages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from pipeline.settings.schema import Settings
-from pipeline.settings.training import LOSS_TERMS, AdvantageSection, PpoSection
+from pipeline.plan.resolve import ModelPlan
+from pipeline.settings.training import AdvantageSection, CreditSection
 from rewards.base import Credit
 from rewards.credit.silent import LeaveOutSilent
 from stages.engines.kinds import engine_class
@@ -51,92 +47,81 @@ class Algorithm:
 
 
 def algorithms(
-    settings: Settings, method: Credit, response_limits: Mapping[str, int]
+    models: Iterable[ModelPlan], advantage: AdvantageSection, credit: str, method: Credit
 ) -> dict[str, Algorithm]:
-    """The algorithm of every model that is trained.
+    """The algorithm of each model by its id.
 
     Args:
-        settings: with every role's model filled in.
+        models: those that are trained.
+        advantage: how the turns' advantages become the tokens'.
+        credit: the name of the credit method, for messages.
         method: the credit method.
-        response_limits: by role: the most tokens that an answer may have.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    _check_roles(settings)
-    _check_advantage(settings)
-    trained = [model_id for model_id, section in settings.models.items() if section.train]
-    return {model_id: _algorithm(settings, model_id, method, response_limits) for model_id in trained}
+    return {model.model_id: _algorithm(model, advantage, credit, method) for model in models}
 
 
-def token_specs(settings: Settings, method: Credit) -> dict[str, TokenSpec]:
-    """How the turns of every trained model become token advantages; needs no checkpoint.
+def token_specs(
+    models: Iterable[ModelPlan], advantage: AdvantageSection, credit: str, method: Credit
+) -> dict[str, TokenSpec]:
+    """How the turns of each model become token advantages; needs no checkpoint. See `algorithms`.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    _check_roles(settings)
-    _check_advantage(settings)
-    trained = [model_id for model_id, section in settings.models.items() if section.train]
-    return {m: _tokens(settings, m, settings.ppo_of(m), _role_losses(settings, m), method) for m in trained}
+    return {model.model_id: _tokens(model, advantage, credit, method) for model in models}
 
 
-def frozen_roles(settings: Settings) -> frozenset[str]:
-    """Roles whose turns are played and rewarded, but not trained on, though their model is."""
-    return frozenset(role for role, section in settings.roles.items() if section.frozen)
+def leave_out_silent(credit: CreditSection, rewards: Collection[str]) -> LeaveOutSilent | None:
+    """Whether silent groups are left out, and what decides; `rewards` are the names of the rewards.
 
-
-def leave_out_silent(settings: Settings) -> LeaveOutSilent | None:
-    """Whether silent groups are left out, and what decides."""
-    credit = settings.credit
+    Raises:
+        UsageError: `silent_by` is not one of them, or has no effect.
+    """
     if credit.silent == "keep":
         if credit.silent_by is not None:
-            raise UsageError('credit.silent_by needs credit.silent = "exclude"')
+            raise UsageError(
+                f"credit.silent_by = {credit.silent_by!r} has no effect with credit.silent = "
+                '"keep"; remove it, or set credit.silent = "exclude"'
+            )
         return None
-    names = [section.label for section in settings.rewards]
-    if credit.silent_by is not None and credit.silent_by not in names:
+    if credit.silent_by is not None and credit.silent_by not in rewards:
         raise UsageError(
-            f"credit.silent_by names the reward {credit.silent_by!r}{did_you_mean(credit.silent_by, names)}; "
-            f"the rewards are {', '.join(names)}"
+            f"credit.silent_by names the reward {credit.silent_by!r}"
+            f"{did_you_mean(credit.silent_by, rewards)}; the rewards are {', '.join(rewards)}"
         )
     return LeaveOutSilent(credit.silent_by)
 
 
-def _algorithm(
-    settings: Settings, model_id: str, method: Credit, response_limits: Mapping[str, int]
-) -> Algorithm:
-    ppo = settings.ppo_of(model_id)
-    roles = _role_losses(settings, model_id)
+def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit) -> Algorithm:
+    ppo = model.ppo
     try:
-        loss = _loss(settings, model_id, ppo, roles, response_limits)
+        loss = _loss(model)
         schedule = ScheduleSpec(ppo.schedule, ppo.warmup_updates, ppo.total_updates, ppo.final_share)
     except UsageError as error:
-        raise UsageError(f"[ppo] of model {model_id!r}: {error}") from None
-    tokens = _tokens(settings, model_id, ppo, roles, method)
-    engine = settings.models[model_id].engine
+        raise UsageError(f"[ppo] of model {model.model_id!r}: {error}") from None
+    tokens = _tokens(model, advantage, credit, method)
+    engine = model.section.engine
     if not tokens.imitate and not engine_class(engine).is_sampled:
         raise UsageError(
-            f'model {model_id!r} has engine = "{engine}", whose answers it did not sample, and the loss '
-            f'{ppo.loss!r}; imitate them: [ppo] loss = "supervised" with [credit] use = "rejection"'
+            f'model {model.model_id!r} has engine = "{engine}", whose answers it did not sample, and the '
+            f'loss {ppo.loss!r}; imitate them: [ppo] loss = "supervised" with [credit] use = "rejection"'
         )
-    critic = _critic(settings, model_id)
+    critic = _critic(model, advantage)
     needs = set(tokens.needs)
     if loss.needs_reference:
         needs.add("reference")
     steps = ppo.epochs * ppo.mini_batches
     if needs and (steps > 1 or (critic is not None and critic.kind == "head")):
         needs.add("old")  # the same forward pass gives them, or the update would make one more for them
-    reference = _reference(settings, model_id) if "reference" in needs else None
+    reference = _reference(model) if "reference" in needs else None
     return Algorithm(loss, schedule, critic, reference, tokens, frozenset(needs))
 
 
-def _loss(
-    settings: Settings,
-    model_id: str,
-    ppo: PpoSection,
-    roles: Mapping[str, RoleLoss],
-    response_limits: Mapping[str, int],
-) -> LossSpec:
+def _loss(model: ModelPlan) -> LossSpec:
+    ppo, roles = model.ppo, model.role_losses
     if ":" in ppo.loss:
         from workflows.loading import load_object
 
@@ -144,10 +129,12 @@ def _loss(
     normalisation = ppo.normalisation or ("sequence_mean" if ppo.loss == "gspo" else "token_mean")
     fixed_length = None
     if normalisation == "fixed_length":
-        limits = [response_limits[role] for role in settings.roles_of(model_id)]
-        fixed_length = ppo.fixed_length or max(limits)
+        fixed_length = ppo.fixed_length or max(role.response_limit for role in model.roles)
     elif ppo.fixed_length is not None:
-        raise UsageError('fixed_length needs normalisation = "fixed_length"')
+        raise UsageError(
+            f"fixed_length = {ppo.fixed_length} has no effect with normalisation = {normalisation!r}; remove "
+            'it, or set normalisation = "fixed_length"'
+        )
     in_loss = ppo.kl_in == "loss"
     return LossSpec(
         name=ppo.loss,
@@ -167,20 +154,18 @@ def _without_kl(terms: RoleLoss) -> RoleLoss:
     return RoleLoss(terms.clip_low, terms.clip_high, None, terms.entropy_coefficient, terms.weight)
 
 
-def _tokens(
-    settings: Settings, model_id: str, ppo: PpoSection, roles: Mapping[str, RoleLoss], method: Credit
-) -> TokenSpec:
-    advantage = settings.advantage
+def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit) -> TokenSpec:
+    ppo = model.ppo
     imitate = ppo.loss == "supervised"
     # a credit method of the user's own is trusted until it gives a negative weight
-    if imitate and not (":" in settings.credit_method or getattr(method, "gives_weights", False)):
+    if imitate and not (":" in credit or getattr(method, "gives_weights", False)):
         raise UsageError(
-            f"model {model_id!r}: the supervised loss imitates turns by weights that are never negative, "
-            f'and credit {settings.credit_method!r} gives others; use [credit] use = "rejection"'
+            f"model {model.model_id!r}: the supervised loss imitates turns by weights that are never "
+            f'negative, and credit {credit!r} gives others; use [credit] use = "rejection"'
         )
-    prices = {r: t.kl_coefficient for r, t in roles.items() if t.kl_coefficient is not None}
+    prices = {r: t.kl_coefficient for r, t in model.role_losses.items() if t.kl_coefficient is not None}
     return TokenSpec(
-        model_id=model_id,
+        model_id=model.model_id,
         use=advantage.use,
         gae=Gae(
             advantage.gamma, advantage.lam, advantage.turn_gamma, advantage.turn_lam, advantage.across_turns
@@ -194,13 +179,13 @@ def _tokens(
     )
 
 
-def _critic(settings: Settings, model_id: str) -> CriticSpec | None:
-    section = settings.critic_of(model_id)
-    if settings.advantage.use != "gae":
+def _critic(model: ModelPlan, advantage: AdvantageSection) -> CriticSpec | None:
+    section = model.critic
+    if advantage.use != "gae":
         if section is not None:
             raise UsageError(
-                f"model {model_id!r} has a critic, which nothing asks: [advantage] use is "
-                f'{settings.advantage.use!r}; set it to "gae", or remove [critic]'
+                f"model {model.model_id!r} has a critic, which nothing asks: [advantage] use is "
+                f'{advantage.use!r}; set it to "gae", or remove [critic]'
             )
         return None
     if section is None:
@@ -210,7 +195,7 @@ def _critic(settings: Settings, model_id: str) -> CriticSpec | None:
         )
     checkpoint = section.checkpoint
     if checkpoint is not None:
-        checkpoint = _same_vocabulary(settings, model_id, checkpoint, f"models.{model_id}.critic.checkpoint")
+        checkpoint = _same_vocabulary(model, checkpoint, "critic.checkpoint")
     return CriticSpec(
         kind=section.kind,
         checkpoint=checkpoint,
@@ -221,92 +206,21 @@ def _critic(settings: Settings, model_id: str) -> CriticSpec | None:
     )
 
 
-def _reference(settings: Settings, model_id: str) -> ReferenceSpec:
-    name = settings.models[model_id].reference
+def _reference(model: ModelPlan) -> ReferenceSpec:
+    name = model.section.reference
     if name == "initial":
         return ReferenceSpec()
-    return ReferenceSpec(_same_vocabulary(settings, model_id, name, f"models.{model_id}.reference"))
+    return ReferenceSpec(_same_vocabulary(model, name, "reference"))
 
 
-def _same_vocabulary(settings: Settings, model_id: str, name: str, where: str) -> str:
-    """The folder of a checkpoint that reads the same ids as the model."""
+def _same_vocabulary(model: ModelPlan, name: str, key: str) -> str:
+    """The folder of a checkpoint that reads the same ids as the model; `key` is the setting that names it."""
     folder = resolve_checkpoint(name)
-    mine = describe_checkpoint(resolve_checkpoint(settings.models[model_id].checkpoint))
+    mine = describe_checkpoint(resolve_checkpoint(model.section.checkpoint))
     other = describe_checkpoint(folder)
     if (mine.tokenizer_hash, mine.vocab_size) != (other.tokenizer_hash, other.vocab_size):
         raise UsageError(
-            f"{where} = {name!r} has another tokenizer than model {model_id!r}, so it would read other words "
-            "from the same ids; use a checkpoint of the same family"
+            f"models.{model.model_id}.{key} = {name!r} has another tokenizer than model {model.model_id!r}, "
+            "so it would read other words from the same ids; use a checkpoint of the same family"
         )
     return folder
-
-
-def _role_losses(settings: Settings, model_id: str) -> dict[str, RoleLoss]:
-    """What roles that share this model have of their own in its loss."""
-    roles = settings.roles_of(model_id)
-    out = {}
-    for role in roles:
-        own = settings.roles[role].ppo
-        terms: dict[str, Any] = {k: own[k] for k in (*sorted(LOSS_TERMS), "weight") if k in own}
-        if len(roles) == 1:  # the others are the model's own by now
-            terms = {k: v for k, v in terms.items() if k == "weight"}
-        if terms:
-            out[role] = RoleLoss(**terms)
-    return out
-
-
-def _check_roles(settings: Settings) -> None:
-    for role, section in settings.roles.items():
-        model_id = str(section.model)
-        known = (*PpoSection.model_fields, "weight")
-        for key in section.ppo:
-            if key not in known:
-                raise UsageError(
-                    f"roles.{role}.ppo: unknown key {key}{did_you_mean(key, known)}; a role that shares its "
-                    f"model has {', '.join(sorted(LOSS_TERMS))} and weight"
-                )
-        if not settings.models[model_id].train:
-            if section.ppo:
-                raise UsageError(
-                    f"[roles.{role}.ppo]: model {model_id!r} of that role is not trained; remove it"
-                )
-            continue
-        _check_numbers(role, section.ppo)
-        others = [r for r in settings.roles_of(model_id) if r != role]
-        alien = sorted(set(section.ppo) - LOSS_TERMS - {"weight"})
-        if others and alien:
-            raise UsageError(
-                f"roles.{role}.ppo.{alien[0]}: role {role!r} shares model {model_id!r} with "
-                f"{', '.join(others)}, and one model has one optimizer; set it in "
-                f"[models.{model_id}.ppo], or give the role a model of its own"
-            )
-    for model_id, model in settings.models.items():
-        roles = settings.roles_of(model_id)
-        if model.train and roles and all(settings.roles[r].frozen for r in roles):
-            raise UsageError(
-                f"all roles of model {model_id!r} are frozen ({', '.join(roles)}); set "
-                f"models.{model_id}.train = false instead"
-            )
-
-
-def _check_numbers(role: str, own: Mapping[str, Any]) -> None:
-    for key in (*sorted(LOSS_TERMS), "weight"):
-        value = own.get(key, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"roles.{role}.ppo.{key} is {value!r}; use a number")
-
-
-def _check_advantage(settings: Settings) -> None:
-    """Options of GAE that would have no effect are refused rather than ignored."""
-    section, default = settings.advantage, AdvantageSection()
-    if section.use == "gae":
-        return
-    ignored = ["lam", "turn_gamma", "turn_lam", "across_turns"]
-    if not any(settings.ppo_of(m).kl_in == "reward" for m in settings.models):
-        ignored.append("gamma")
-    for name in ignored:
-        if getattr(section, name) != getattr(default, name):
-            raise UsageError(
-                f"advantage.{name} has no effect with [advantage] use = {section.use!r}; remove it, or set "
-                'use = "gae"'
-            )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.plan.fingerprints import rewards_fingerprint, team_fingerprint
-from pipeline.settings.schema import RewardSection, Settings
+from pipeline.plan.resolve import Resolved
+from pipeline.settings.schema import EvaluateSection, RewardSection
 from rewards.scoring.weighted import WeightedRewards
 from stages.base import Stage
 from stages.evaluate import EvaluateStage
@@ -35,14 +36,14 @@ class EvaluationPlan:
 
 
 def evaluation_plan(
-    settings: Settings, metrics: WeightedRewards, tasks: LoadedTasks, players: PlayerSpec
+    resolved: Resolved, metrics: WeightedRewards, tasks: LoadedTasks, players: PlayerSpec
 ) -> EvaluationPlan:
     """Check [evaluate] against the tasks and the metrics (of `metric_sections`).
 
     Raises:
         UsageError: no such split or metric, more tasks than there are, or several greedy samples.
     """
-    section = settings.evaluate
+    section, rollout, seed = resolved.evaluate, resolved.rollout, resolved.run.seed
     if section.samples > 1 and section.temperature == 0:
         raise UsageError(
             f"[evaluate] samples = {section.samples} at temperature 0 would play {section.samples} equal "
@@ -50,23 +51,23 @@ def evaluation_plan(
         )
     if section.best is not None and section.best not in metrics.names:
         raise UsageError(
-            f"[evaluate] best = {section.best!r} is no metric{did_you_mean(section.best, metrics.names)}; "
-            f"they are: {', '.join(metrics.names)}"
+            f"[evaluate] best = {section.best!r} is not a metric{did_you_mean(section.best, metrics.names)}; "
+            f"the metrics are: {', '.join(metrics.names)}"
         )
     count = section.tasks or tasks.tasks["split"].to_pylist().count(section.split) or 1
-    choose(tasks.tasks, section.split, settings.run.seed, 0, count)
+    choose(tasks.tasks, section.split, seed, 0, count)
     roles = {name: replace(role, temperature=section.temperature) for name, role in players.roles.items()}
     stages = (
         SampleStage(
             tasks=tasks.tasks,
             split=section.split,
-            seed=settings.run.seed,
+            seed=seed,
             tasks_per_iteration=count,
-            tasks_per_shard=settings.rollout.tasks_per_shard,
+            tasks_per_shard=rollout.tasks_per_shard,
             always_first=True,
             remarks=tuple(tasks.remarks),
         ),
-        RolloutStage(section.samples, settings.rollout.max_in_flight, section.max_failed_share),
+        RolloutStage(section.samples, rollout.max_in_flight, section.max_failed_share),
         EvaluateStage(metrics),
     )
     return EvaluationPlan(
@@ -75,42 +76,45 @@ def evaluation_plan(
         best=section.best or metrics.names[0],
         solved_at=section.solved_at,
         stages=stages,
-        fingerprints=_fingerprints(settings, tasks, players),
+        fingerprints=_fingerprints(resolved, tasks, players),
         # other seeds than training's, so that a task that is in both is not sampled alike
-        player_spec=replace(players, roles=roles, run_seed=seed_for(settings.run.seed, "evaluate")),
+        player_spec=replace(players, roles=roles, run_seed=seed_for(seed, "evaluate")),
     )
 
 
-def metric_sections(settings: Settings) -> tuple[RewardSection, ...]:
+def metric_sections(evaluate: EvaluateSection, rewards: Sequence[RewardSection]) -> tuple[RewardSection, ...]:
     """The rewards that evaluate: those of [evaluate], or the run's own without its regularisers.
 
     Raises:
         UsageError: nothing is left that says how well a team does.
     """
-    if settings.evaluate.rewards:
-        return settings.evaluate.rewards
-    found = tuple(r for r in settings.rewards if r.use not in NOT_METRICS)
-    if not found:
-        raise UsageError("[[rewards]] has nothing to evaluate by; add an [[evaluate.rewards]] section")
-    return found
+    if evaluate.rewards:
+        return evaluate.rewards
+    sections = tuple(reward for reward in rewards if reward.use not in NOT_METRICS)
+    if not sections:
+        raise UsageError(
+            f"[[rewards]] has {', '.join(reward.use for reward in rewards) or 'no entry'}, which do not say "
+            "how well a team does, so there is nothing to evaluate by; add an [[evaluate.rewards]] section"
+        )
+    return sections
 
 
-def _fingerprints(settings: Settings, tasks: LoadedTasks, players: PlayerSpec) -> dict[str, dict[str, Any]]:
-    section = settings.evaluate
+def _fingerprints(resolved: Resolved, tasks: LoadedTasks, players: PlayerSpec) -> dict[str, dict[str, Any]]:
+    section = resolved.evaluate
     return {
         "sample": {
             "source": tasks.source,
             "rows": tasks.fingerprint,
             "split": section.split,
             "tasks": section.tasks,
-            "seed": settings.run.seed,
-            "shard": settings.rollout.tasks_per_shard,
+            "seed": resolved.run.seed,
+            "shard": resolved.rollout.tasks_per_shard,
         },
         "rollout": {
-            **team_fingerprint(settings),
+            **team_fingerprint(resolved),
             "samples": section.samples,
             "temperature": section.temperature,
             "limits": asdict(players.limits),
         },
-        "evaluate": rewards_fingerprint(metric_sections(settings)),
+        "evaluate": rewards_fingerprint(metric_sections(section, resolved.rewards)),
     }

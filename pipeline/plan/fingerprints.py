@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline.plan.algorithm import Algorithm
-from pipeline.settings.schema import ModelSection, RewardSection, Settings
+from pipeline.plan.resolve import ModelPlan, Resolved
+from pipeline.settings.schema import ModelSection, RewardSection
 from stages.base import Stage
 from stages.engines.kinds import engine_class
 from stages.partition import PartitionStage
@@ -25,23 +26,28 @@ _OF_TRAINERS = {"trainer", "ppo", "critic", "reference"}
 
 
 def fingerprints_of(
-    settings: Settings, stages: Sequence[Stage], learn: Mapping[str, Algorithm]
+    resolved: Resolved, stages: Sequence[Stage], by_model: Mapping[str, Algorithm]
 ) -> dict[str, dict[str, Any]]:
-    """What each stage's result depends on beside its inputs. Throughput settings are left out."""
+    """By stage name, what its result depends on beside its inputs. Throughput settings are left out.
+
+    Args:
+        resolved: the settings and the workflow.
+        stages: of one iteration.
+        by_model: the algorithms of the models that are trained, by id.
+    """
     partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
-    tokens = {m: algorithm.tokens for m, algorithm in learn.items()}
-    dump = settings.model_dump(mode="json")
-    rollout = {k: v for k, v in dump["rollout"].items() if k not in {"max_in_flight", "players"}}
+    tokens = {model_id: algorithm.tokens for model_id, algorithm in by_model.items()}
+    rollout = resolved.rollout.model_dump(mode="json", exclude={"max_in_flight", "players"})
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
-            "data": _without_defaults(dump["data"]),
-            "seed": settings.run.seed,
-            "shard": settings.rollout.tasks_per_shard,
+            "data": _without_defaults(resolved.data.model_dump(mode="json")),
+            "seed": resolved.run.seed,
+            "shard": resolved.rollout.tasks_per_shard,
         },
-        "rollout": {**team_fingerprint(settings), "rollout": rollout, "seed": settings.run.seed},
-        **pure_fingerprints(settings, partition, tokens),
+        "rollout": {**team_fingerprint(resolved), "rollout": rollout, "seed": resolved.run.seed},
+        **pure_fingerprints(resolved, partition, tokens),
     }
-    return fingerprints | trainer_fingerprints(settings, stages, learn)
+    return fingerprints | trainer_fingerprints(resolved.model_plans, stages, by_model)
 
 
 def _without_defaults(data: dict[str, Any]) -> dict[str, Any]:
@@ -50,25 +56,25 @@ def _without_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def trainer_fingerprints(
-    settings: Settings, stages: Sequence[Stage], learn: Mapping[str, Algorithm]
+    models: Mapping[str, ModelPlan], stages: Sequence[Stage], by_model: Mapping[str, Algorithm]
 ) -> dict[str, dict[str, Any]]:
-    """Those of the stages that use a trainer: scores and updates."""
+    """The fingerprints of the stages that use a trainer: scores and updates. See `fingerprints_of`."""
     fingerprints: dict[str, dict[str, Any]] = {}
     for stage in stages:
         kind, _, model_id = stage.name.partition("/")
         if kind not in ("score", "update"):
             continue
-        algorithm = learn[model_id]
+        model, algorithm = models[model_id], by_model[model_id]
         fingerprints[stage.name] = {
-            "trainer": settings.models[model_id].trainer.model_dump(mode="json"),
-            "weights": _weights_of(settings.models[model_id]),
+            "trainer": model.section.trainer.model_dump(mode="json"),
+            "weights": _weights_of(model.section),
             "needs": sorted(algorithm.needs),
             "critic": asdict(algorithm.critic) if algorithm.critic else None,
             "reference": asdict(algorithm.reference) if algorithm.reference else None,
         }
         if kind == "update":
             fingerprints[stage.name] |= {
-                "ppo": settings.ppo_of(model_id).model_dump(mode="json"),
+                "ppo": model.ppo.model_dump(mode="json"),
                 "loss": asdict(algorithm.loss),
                 "loss_source": source_hash(algorithm.loss.name),
             }
@@ -76,19 +82,18 @@ def trainer_fingerprints(
 
 
 def pure_fingerprints(
-    settings: Settings, partition: PartitionStage, tokens: Mapping[str, TokenSpec]
+    resolved: Resolved, partition: PartitionStage, tokens: Mapping[str, TokenSpec]
 ) -> dict[str, dict[str, Any]]:
-    """Those of the stages that use no engine and no trainer; `tokens` by model."""
-    dump = settings.model_dump(mode="json")
+    """The fingerprints of the stages that use no engine and no trainer; `tokens` by model."""
     return {
         "reward": {
-            **rewards_fingerprint(settings.rewards),
-            "format_weights": {r: s["format_weight"] for r, s in dump["roles"].items()},
-            "truncated": settings.credit.truncated,
+            **rewards_fingerprint(resolved.rewards),
+            "format_weights": resolved.format_weights,
+            "truncated": resolved.credit.truncated,
         },
         "credit": {
-            "credit": {**dump["credit"], "use": settings.credit_method},
-            "source": source_hash(settings.credit_method),
+            "credit": resolved.credit.model_dump(mode="json"),
+            "source": source_hash(str(resolved.credit.use)),
         },
         "partition": {
             "models": {spec.model_id: asdict(spec) for spec in partition.models},
@@ -98,16 +103,17 @@ def pure_fingerprints(
     }
 
 
-def team_fingerprint(settings: Settings) -> dict[str, Any]:
+def team_fingerprint(resolved: Resolved) -> dict[str, Any]:
     """What the plays of a team depend on, beside their tasks, seeds and limits: how a team is trained and
-    how fast it is asked is left out."""
-    dump = settings.model_dump(mode="json")
+    how fast its engines are asked is left out."""
+    roles = {name: role.section.model_dump(mode="json") for name, role in resolved.roles.items()}
+    models = {name: section.model_dump(mode="json") for name, section in resolved.model_sections.items()}
     return {
-        "workflow": dump["workflow"],
-        "workflow_source": source_hash(settings.workflow.use),
-        "roles": {r: _without(s, _OF_TRAINED_ROLES) for r, s in dump["roles"].items()},
-        "models": {m: _without_pace(_without(s, _OF_TRAINERS)) for m, s in dump["models"].items()},
-        **_said_by_others(settings),
+        "workflow": resolved.played.model_dump(mode="json"),
+        "workflow_source": source_hash(resolved.played.use),
+        "roles": {name: _without(dump, _OF_TRAINED_ROLES) for name, dump in roles.items()},
+        "models": {name: _without_pace(_without(dump, _OF_TRAINERS)) for name, dump in models.items()},
+        **_said_by_others(resolved.model_sections),
     }
 
 
@@ -119,10 +125,10 @@ def rewards_fingerprint(sections: Sequence[RewardSection]) -> dict[str, Any]:
     }
 
 
-def _said_by_others(settings: Settings) -> dict[str, Any]:
+def _said_by_others(sections: Mapping[str, ModelSection]) -> dict[str, Any]:
     """By model, a hash of what its engine says instead of weights: a script or a file; {} where none does."""
     hashes: dict[str, str] = {}
-    for model_id, section in settings.models.items():
+    for model_id, section in sections.items():
         spoken = engine_class(section.engine).said_by(section.engine_options)
         if spoken is not None:
             hashes[model_id] = spoken
@@ -139,15 +145,16 @@ def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
     return {**section, "engine_options": _without(section["engine_options"], pace)}
 
 
-def identity_of(settings: Settings, tasks: LoadedTasks) -> dict[str, Any]:
+def identity_of(resolved: Resolved, tasks: LoadedTasks) -> dict[str, Any]:
     """What a run is: another workflow, model, model map, data or seed is another run."""
+    data = resolved.data
     return {
-        "workflow": settings.workflow.model_dump(mode="json"),
-        "models": {m: _weights_of(s) for m, s in settings.models.items()},
-        "roles": {r: s.model for r, s in settings.roles.items()},
-        "data": {"path": settings.data.path, "split": settings.data.split, "rows": tasks.fingerprint},
-        "tasks_per_iteration": settings.data.tasks_per_iteration,
-        "seed": settings.run.seed,
+        "workflow": resolved.played.model_dump(mode="json"),
+        "models": {name: _weights_of(section) for name, section in resolved.model_sections.items()},
+        "roles": {name: role.model_id for name, role in resolved.roles.items()},
+        "data": {"path": data.path, "split": data.split, "rows": tasks.fingerprint},
+        "tasks_per_iteration": data.tasks_per_iteration,
+        "seed": resolved.run.seed,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from pipeline.settings.schema import Settings
+from pipeline.plan.resolve import Resolved
 from stages.engines.base import EngineSpec
 from stages.engines.kinds import engine_class
 from stages.engines.kinds import memory_estimate as engine_memory
@@ -20,7 +20,7 @@ class Needs(Protocol):
     """What takes memory: of a whole plan, or of trainers alone."""
 
     @property
-    def settings(self) -> Settings: ...
+    def resolved(self) -> Resolved: ...
     @property
     def engine_specs(self) -> Mapping[str, EngineSpec]: ...
     @property
@@ -40,20 +40,21 @@ def memory_report(plan: Needs) -> dict[str, float]:
             parts[f"engine {base_id}"] = engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
-        tokens = plan.settings.ppo_of(model_id).micro_batch_tokens
+        tokens = plan.resolved.model_plans[model_id].ppo.micro_batch_tokens
         parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters)
         if trainer.adapter is not None:
             parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
         training = max(training, activation_estimate(trainer, info.parameters, tokens))
     parts["a training step"] = training
-    parts["object store"] = plan.settings.cluster.object_store_gib
+    parts["object store"] = plan.resolved.cluster.object_store_gib
     parts["driver"] = DRIVER_GIB
     return {**parts, "total": sum(parts.values()), "available": available_gib()}
 
 
-def memory_problem(plan: Needs) -> str | None:
-    """One sentence where the plan can't fit this machine; None on a cluster, whose nodes are others."""
-    if plan.settings.cluster.address != "local":
+def memory_problem(plan: Needs, address: str) -> str | None:
+    """One sentence where the plan can't fit this machine; None where Ray's `address` is a cluster, whose
+    nodes are others."""
+    if address != "local":
         return None
     memory = memory_report(plan)
     if memory["total"] <= memory["available"]:

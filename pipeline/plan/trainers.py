@@ -1,4 +1,4 @@
-"""From settings to what trains each model, and the stages that do it; needs no data, engine or tool."""
+"""What trains each model, and the stages that do it; needs no data, engine or tool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.plan.algorithm import Algorithm, algorithms
-from pipeline.settings.schema import Settings
+from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.settings.training import OPTIMIZER_KEYS
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
@@ -20,18 +20,20 @@ from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.precision import trainer_precision
 from stages.weights.resolve import resolve_checkpoint
 from workflows.models import Model, ModelMap
-from workflows.script import AnyWorkflow
 
 
 @dataclass(frozen=True, slots=True)
 class Trainers:
     """Everything that updates need, checked: a plan of which there are only the trainers."""
 
-    settings: Settings
-    models: ModelMap
+    resolved: Resolved
     algorithms: Mapping[str, Algorithm]  # by id of the models that are trained, like the next
     trainer_specs: Mapping[str, TrainerSpec]
     checkpoints: Mapping[str, CheckpointInfo]  # of their initial weights
+
+    @property
+    def models(self) -> ModelMap:
+        return self.resolved.models
 
     @property
     def engine_specs(self) -> Mapping[str, EngineSpec]:
@@ -39,39 +41,40 @@ class Trainers:
         return {}
 
 
-def trainers_of(settings: Settings, workflow: AnyWorkflow, models: ModelMap, method: Credit) -> Trainers:
-    """The trainers of these settings, in which every role's model is filled in.
+def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
+    """The trainers of all models that are trained; `method` is the credit method.
 
     Raises:
         UsageError: settings that contradict each other, or initial weights that are not there.
     """
-    learn = algorithms(settings, method, response_limits(settings, workflow))
+    by_model = algorithms(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
     specs, infos = {}, {}
-    for model in models.trainable:
-        folder = resolve_checkpoint(settings.models[model.model_id].checkpoint)
-        infos[model.model_id] = describe_checkpoint(folder)
-        adapter = adapter_of(model, folder) if model.adapter is not None else None
-        specs[model.model_id] = trainer_spec(settings, model, folder, adapter, learn[model.model_id])
-    return Trainers(settings, models, learn, specs, infos)
+    for plan in resolved.trained:
+        folder = resolve_checkpoint(plan.section.checkpoint)
+        infos[plan.model_id] = describe_checkpoint(folder)
+        adapter = adapter_of(plan.model, folder) if plan.model.adapter is not None else None
+        algorithm = by_model[plan.model_id]
+        specs[plan.model_id] = trainer_spec(plan, folder, adapter, algorithm, resolved.run.seed)
+    return Trainers(resolved, by_model, specs, infos)
 
 
 def trainer_spec(
-    settings: Settings, model: Model, folder: str, adapter: AdapterSpec | None, algorithm: Algorithm
+    plan: ModelPlan, folder: str, adapter: AdapterSpec | None, algorithm: Algorithm, seed: int
 ) -> TrainerSpec:
     """What one model's trainer is made from; `folder` has its initial weights, or its adapter's base."""
-    trainer, ppo = settings.models[model.model_id].trainer, settings.ppo_of(model.model_id)
+    trainer = plan.section.trainer
     return TrainerSpec(
-        model_id=model.model_id,
-        base_id=model.base_id,
+        model_id=plan.model_id,
+        base_id=plan.model.base_id,
         checkpoint=folder,
         adapter=adapter,
         **(trainer.model_dump() | {"precision": trainer_precision(trainer.precision, trainer.num_gpus)}),
-        **ppo.model_dump(include=set(OPTIMIZER_KEYS)),
+        **plan.ppo.model_dump(include=set(OPTIMIZER_KEYS)),
         loss=algorithm.loss,
         schedule=algorithm.schedule,
         critic=algorithm.critic,
         reference=algorithm.reference,
-        seed=settings.run.seed,
+        seed=seed,
     )
 
 
@@ -82,28 +85,23 @@ def adapter_of(model: Model, folder: str) -> AdapterSpec:
     return adapter
 
 
-def response_limits(settings: Settings, workflow: AnyWorkflow) -> dict[str, int]:
-    """By role: the most tokens that an answer may have."""
-    return {
-        role: section.max_response_tokens or workflow.roles[role].max_response_tokens
-        for role, section in settings.roles.items()
-    }
-
-
 def update_stages(
-    models: ModelMap, learn: Mapping[str, Algorithm], *, off_policy: bool = False
+    models: ModelMap, by_model: Mapping[str, Algorithm], *, off_policy: bool = False
 ) -> list[Stage]:
     """Scores where they are needed, token advantages where they differ from the turns', and the updates.
 
-    `off_policy`: for rows that other weights than the trainers' sampled.
+    Args:
+        models: the model map.
+        by_model: the algorithms of the models that are trained, by id.
+        off_policy: other weights than the trainers' sampled the rows.
     """
     trained = [m.model_id for m in models.trainable]
-    scores = [ScoreStage(m, learn[m].needs, off_policy) for m in trained if learn[m].needs]
-    tokens = tuple(learn[m].tokens for m in trained)
+    scores = [ScoreStage(m, by_model[m].needs, off_policy) for m in trained if by_model[m].needs]
+    tokens = tuple(by_model[m].tokens for m in trained)
     advantage = [AdvantageStage(tokens)] if any(t.does_something for t in tokens) else []
     updates = [
         UpdateStage(
-            m, advantages=bool(advantage), scores=bool(learn[m.model_id].needs), off_policy=off_policy
+            m, advantages=bool(advantage), scores=bool(by_model[m.model_id].needs), off_policy=off_policy
         )
         for m in models.trainable
     ]

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from rich.console import RenderableType
@@ -139,10 +138,7 @@ def _check_memory(plan: ReplayPlan, address: str) -> None:
         return
     from pipeline.plan.memory import memory_problem
 
-    trainers = plan.training.trainers
-    here = trainers.settings.cluster.model_copy(update={"address": address})
-    settings = trainers.settings.model_copy(update={"cluster": here})
-    if problem := memory_problem(replace(trainers, settings=settings)):
+    if problem := memory_problem(plan.training.trainers, address):
         raise UsageError(problem)
 
 

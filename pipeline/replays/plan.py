@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pipeline.plan.algorithm import leave_out_silent, token_specs
-from pipeline.plan.assemble import credit_method, partition_stage, weighted_rewards, workflow_options
+from pipeline.plan.algorithm import token_specs
+from pipeline.plan.assemble import credit_method, credited_stages, partition_stage
 from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
-from pipeline.plan.sharing import model_map
+from pipeline.plan.resolve import Resolved, load_and_resolve
+from pipeline.plan.rewards import weighted_rewards
 from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
@@ -21,16 +22,11 @@ from pipeline.store.run import IterationStore, input_hashes, plain
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.base import Stage, carried_of
-from stages.credit import CreditStage
 from stages.evaluate import EvaluateStage
-from stages.reward import RewardStage
 from stages.stored_scores import StoredScoresStage
 from stages.tables.parquet import TableRef
 from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError, did_you_mean
-from workflows.loading import load_workflow
-from workflows.models import ModelMap
-from workflows.script import AnyWorkflow
 
 STEPS: Final = ("reward", "credit", "partition", "advantage")
 
@@ -126,14 +122,14 @@ def replay_plan(
     if source.split is not None:
         if until is not None:
             raise UsageError(f"--until {until}: an evaluation has one stage to replay; leave it out")
-        stages, fingerprints = _evaluation(settings)
+        stages, fingerprints = _evaluation(load_and_resolve(settings))
         tokens: tuple[TokenSpec, ...] = ()
     else:
-        workflow = load_workflow(settings.workflow.use, workflow_options(settings))
-        models, method = model_map(settings), credit_method(settings)
-        stages, fingerprints, tokens = _pure(settings, workflow, models, method, with_tokens=not update)
+        resolved = load_and_resolve(settings)
+        method = credit_method(resolved)
+        stages, fingerprints, tokens = _pure(resolved, method, with_tokens=not update)
         if update:
-            training = training_of(source, settings, workflow, models, method, update)
+            training = training_of(source, resolved, method, update)
     plan = ReplayPlan(
         source,
         settings,
@@ -197,26 +193,21 @@ def _label_of(plan: ReplayPlan) -> str:
 
 
 def _pure(
-    settings: Settings, workflow: AnyWorkflow, models: ModelMap, method: Credit, *, with_tokens: bool
+    resolved: Resolved, method: Credit, *, with_tokens: bool
 ) -> tuple[list[Stage], dict[str, dict[str, Any]], tuple[TokenSpec, ...]]:
-    specs = token_specs(settings, method)
-    tokens = tuple(specs[m.model_id] for m in models.trainable)
-    partition = partition_stage(settings, models)
-    stages: list[Stage] = [
-        RewardStage(weighted_rewards(settings, workflow, settings.rewards), settings.credit.truncated),
-        CreditStage(method, leave_out_silent(settings)),
-        partition,
-    ]
+    specs = token_specs(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
+    tokens = tuple(specs.values())
+    partition = partition_stage(resolved)
+    stages = [*credited_stages(resolved, method), partition]
     if with_tokens and any(spec.does_something for spec in tokens):
         stages += [StoredScoresStage(spec.model_id) for spec in tokens if spec.needs]
         stages.append(AdvantageStage(tokens))
-    return stages, pure_fingerprints(settings, partition, specs), tokens
+    return stages, pure_fingerprints(resolved, partition, specs), tokens
 
 
-def _evaluation(settings: Settings) -> tuple[list[Stage], dict[str, dict[str, Any]]]:
-    workflow = load_workflow(settings.workflow.use, workflow_options(settings))
-    sections = metric_sections(settings)
-    metrics = weighted_rewards(settings, workflow, sections)
+def _evaluation(resolved: Resolved) -> tuple[list[Stage], dict[str, dict[str, Any]]]:
+    sections = metric_sections(resolved.evaluate, resolved.rewards)
+    metrics = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     return [EvaluateStage(metrics)], {"evaluate": rewards_fingerprint(sections)}
 
 

@@ -14,17 +14,15 @@ from typing import Any
 import polars as pl
 
 from pipeline.plan.fingerprints import trainer_fingerprints
+from pipeline.plan.resolve import Resolved
 from pipeline.plan.trainers import Trainers, trainers_of, update_stages
 from pipeline.replays.source import Source
-from pipeline.settings.schema import Settings
 from pipeline.store.run import Run
 from pipeline.store.updates import newest_version
 from rewards.base import Credit
 from stages.base import Stage
 from stages.training.checkpoint import foreign, read_manifest
 from workflows.errors import CadreError, UsageError
-from workflows.models import ModelMap
-from workflows.script import AnyWorkflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +47,22 @@ class Training:
     def fingerprints(self, index: int, begins: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         """Those of the stages that use a trainer, where each model begins iteration `index` at the version
         of `begins`."""
-        found = trainer_fingerprints(self.trainers.settings, self.stages(index), self.trainers.algorithms)
-        for name, fingerprint in found.items():
+        models, algorithms = self.trainers.resolved.model_plans, self.trainers.algorithms
+        fingerprints = trainer_fingerprints(models, self.stages(index), algorithms)
+        for name, fingerprint in fingerprints.items():
             begin = begins[name.partition("/")[2]]
             fingerprint["replay"] = {"begins_at": begin, "off_policy": index != self.first}
-        return found
+        return fingerprints
 
 
-def training_of(
-    source: Source,
-    settings: Settings,
-    workflow: AnyWorkflow,
-    models: ModelMap,
-    method: Credit,
-    indices: Sequence[int],
-) -> Training:
+def training_of(source: Source, resolved: Resolved, method: Credit, indices: Sequence[int]) -> Training:
     """The updates of a replay of the iterations `indices`, in order.
 
     Raises:
         UsageError: settings that can't work, several iterations and no importance weights, or an iteration
             that several versions sampled.
     """
-    trainers = trainers_of(settings, workflow, models, method)
+    trainers = trainers_of(resolved, method)
     check_importance(trainers, indices)
     return Training(trainers, indices[0], sampled_by(source, indices[0], list(trainers.trainer_specs)))
 

@@ -37,7 +37,7 @@ class Solved:
 
     @property
     def reward(self) -> str:
-        return metric_sections(self.settings)[0].label
+        return metric_sections(self.settings.evaluate, self.settings.rewards)[0].label
 
     @property
     def goal(self) -> float:

@@ -54,11 +54,12 @@ def read_toml(data: bytes, where: str) -> dict[str, Any]:
 
 
 def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
-    """Validated settings from nested mappings, [sharing] resolved later by the workflow's roles."""
-    settings = validate(Settings, raw, where)
-    for model_id in settings.models:
-        settings.ppo_of(model_id)
-        settings.critic_of(model_id)
+    """Settings from nested mappings, each key checked by itself; `plan.resolve` checks them together.
+
+    Raises:
+        UsageError: every key that is unknown or whose value is not as declared.
+    """
+    settings: Settings = validate(Settings, raw, where)
     return settings
 
 

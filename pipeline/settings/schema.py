@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.settings.section import ModelId, Name, Positive, Seconds, Section, Share, validate
+from pipeline.settings.section import ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
@@ -313,34 +313,3 @@ class Settings(Section):
         ask for it."""
         superfluous = self.advantage.use == "gae" and not self.credit.options
         return self.credit.use or ("none" if superfluous else "group_relative")
-
-    def ppo_of(self, model_id: str) -> PpoSection:
-        """[ppo] with that model's own keys on top, and those of its role where it has a single one.
-
-        Raises:
-            UsageError: a key that [ppo] does not have, or a value that does not fit.
-        """
-        values, where = {**self.ppo.model_dump(), **self.models[model_id].ppo}, f"models.{model_id}.ppo"
-        roles = self.roles_of(model_id)
-        if len(roles) == 1:
-            own = {k: v for k, v in self.roles[roles[0]].ppo.items() if k != "weight"}
-            values, where = values | own, f"roles.{roles[0]}.ppo" if own else where
-        found: PpoSection = validate(PpoSection, values, where)
-        return found
-
-    def critic_of(self, model_id: str) -> CriticSection | None:
-        """[critic] with that model's own keys on top; None where there is no [critic].
-
-        Raises:
-            UsageError: a key that [critic] does not have, or a value that does not fit.
-        """
-        own = self.models[model_id].critic
-        if self.critic is None and not own:
-            return None
-        values = {**(self.critic.model_dump() if self.critic else {}), **own}
-        found: CriticSection = validate(CriticSection, values, f"models.{model_id}.critic")
-        return found
-
-    def roles_of(self, model_id: str) -> list[str]:
-        """The roles that speak with this model, as far as the settings say so by now."""
-        return [role for role, section in self.roles.items() if section.model == model_id]

@@ -7,22 +7,21 @@ from typing import Any
 
 import pytest
 
-from pipeline.plan.assemble import weighted_rewards
+from pipeline.plan.resolve import load_and_resolve
+from pipeline.plan.rewards import weighted_rewards
 from pipeline.settings.reading import parse_settings
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.scoring.weighted import WeightedRewards
 from rewards.token_f1 import TokenF1
 from workflows.errors import UsageError
-from workflows.loading import load_workflow
 
 Settings = Callable[..., dict[str, Any]]
 
 
 def rewards(use: str, *sections: dict[str, Any], **settings: Any) -> WeightedRewards:
-    parsed = parse_settings({"rewards": sections, **settings})
-    workflow = load_workflow(use, {})
-    return weighted_rewards(parsed, workflow, parsed.rewards)
+    team = load_and_resolve(parse_settings({"workflow": {"use": use}, "rewards": sections, **settings}))
+    return weighted_rewards(team.rewards, team.workflow, team.format_weights, team.sandbox)
 
 
 def test_a_reward_knows_whom_it_goes_to() -> None:
@@ -45,7 +44,9 @@ def test_the_workflow_and_the_roles_give_the_obvious_options() -> None:
     (by_round,) = rewards("mask", {"use": "f1_by_round"}).items
     assert by_round.reward == F1ByRound()
     (form,) = rewards("mask", {"use": "format"}, roles={"planner": {"format_weight": 0.5}}).items
-    assert form.reward == Format({"planner": 0.5})
+    assert form.reward == Format(
+        dict.fromkeys(["answerer", "searcher", "summariser", "updater"], 1.0) | {"planner": 0.5}
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.plan.resolve import load_and_resolve
 from pipeline.settings.reading import load_settings, parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from workflows.errors import UsageError
@@ -33,7 +34,6 @@ def test_the_shipped_file_is_valid_and_complete() -> None:
         ({"models": {"a": {"trainer": {"rank": 1}}}}, "models.a.trainer.rank", "ranks"),
         ({"rewards": [{"use": "x", "wieght": 1}]}, "rewards.0.wieght", "weight"),
         ({"roles": {"reader": {"sampling": {"temprature": 1}}}}, "temprature", "temperature"),
-        ({"models": {"a": {"ppo": {"learning_rat": 1}}}}, "models.a.ppo", "learning_rate"),
     ],
 )
 def test_an_unknown_key_is_refused_with_a_close_match(raw: dict[str, object], key: str, hint: str) -> None:
@@ -84,8 +84,8 @@ def test_set_overrides_values_sections_and_list_entries() -> None:
     )
     assert settings.rollout.group_size == 8
     assert settings.run.name == "other"
-    assert settings.ppo_of("team").learning_rate == 3e-6
-    assert settings.ppo_of("team").epochs == settings.ppo.epochs
+    ppo = load_and_resolve(settings).model_plans["team"].ppo
+    assert ppo == settings.ppo.model_copy(update={"learning_rate": 3e-6})
     assert settings.rewards[1].weight == 0.5
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.plan.assemble import Plan, assemble, weighted_rewards
+from pipeline.plan.assemble import Plan, assemble
 from pipeline.plan.evaluation import metric_sections
+from pipeline.plan.rewards import weighted_rewards
 from pipeline.settings.reading import load_settings, parse_settings
 from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
 from rewards.scoring.score import score_turns
@@ -64,8 +65,10 @@ def test_every_shipped_team_plays_is_rewarded_and_is_evaluated_whatever_it_says(
 ) -> None:
     """Faults M6 and 7.A 1: a topology that ships has never been played, or not in an evaluation."""
     plan = plan_of(file, tmp_path)
-    rewards = weighted_rewards(plan.settings, plan.workflow, plan.settings.rewards)
-    metrics = weighted_rewards(plan.settings, plan.workflow, metric_sections(plan.settings))
+    team = plan.resolved
+    of_team = (team.workflow, team.format_weights, team.sandbox)
+    rewards = weighted_rewards(team.rewards, *of_team)
+    metrics = weighted_rewards(metric_sections(team.evaluate, team.rewards), *of_team)
     for reply in (echo_form if file.stem in ("code", "math") else echo_qa, nonsense, silence):
         tables = played(plan, reply)
         assert tables[2]["status"].to_pylist() == ["ok"], tables[2]["error"].to_pylist()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.sharing import fill_sharing
+from pipeline.plan.resolve import complete
 from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.store.run import Run
 
@@ -28,7 +28,7 @@ def make_run(
 ) -> Run:
     """A run with a return for each iteration; `scores` are evaluations by the iterations before them."""
     raw = {"run": {"name": name, "root": str(root), "seed": seed}, "sharing": {"regime": regime}}
-    filled = fill_sharing(parse_settings({**raw, **(settings or {})}), ROLES)
+    filled = complete(parse_settings({**raw, **(settings or {})}), ROLES)
     run = Run(str(root), name)
     identity = {"data": {"rows": "r"}, "tasks_per_iteration": 8, "workflow": {"use": "signal"}}
     run.write_info(

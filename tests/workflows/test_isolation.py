@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.plan.assemble import weighted_rewards, workflow_options
+from pipeline.plan.resolve import load_and_resolve, workflow_options
+from pipeline.plan.rewards import weighted_rewards
 from pipeline.settings.reading import parse_settings
 from pipeline.settings.schema import Settings
 from tests.support.boxes import WALLS, open_up, run
 from workflows.errors import UsageError
-from workflows.loading import load_workflow
 from workflows.tools.code import seccomp
 from workflows.tools.code.find import find_isolation
 from workflows.tools.code.isolation import Sandbox
@@ -74,12 +74,11 @@ def test_settings_give_the_sandbox_to_who_takes_one(scripted: Callable[..., dict
 
     rewards = [{"use": "rewards.pass_rate_by_round:PassRateByRound"}]
     settings = of({"use": "workflows.teams.code:build"}, rewards=rewards, sandbox={"isolation": "none"})
-    options = workflow_options(settings)
-    assert options == {"sandbox": Sandbox("none")}
-    workflow = load_workflow(settings.workflow.use, options)
-    verifier: Any = workflow.tools["verifier"]
+    team = load_and_resolve(settings)
+    assert team.options == workflow_options(settings) == {"sandbox": Sandbox("none")}
+    verifier: Any = team.workflow.tools["verifier"]
     assert verifier.judge.sandbox == Sandbox("none")
-    (item,) = weighted_rewards(settings, workflow, settings.rewards).items
+    (item,) = weighted_rewards(team.rewards, team.workflow, team.format_weights, team.sandbox).items
     reward: Any = item.reward
     assert reward.sandbox == Sandbox("none")
     given = of({"use": "workflows.teams.code:build", "options": {"sandbox": "bwrap"}})

@@ -1,0 +1,99 @@
+"""Settings of roles, models and advantages that contradict each other, each refused with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.settings.schema import ModelSection, RoleSection
+from pipeline.settings.training import LOSS_TERMS, AdvantageSection, PpoSection
+from workflows.errors import UsageError, did_you_mean
+
+
+def check_role_overrides(roles: Mapping[str, RoleSection], models: Mapping[str, ModelSection]) -> None:
+    """Refuse keys of `[roles.<name>.ppo]` that are unknown, or that one optimizer can't have by role."""
+    for role, section in roles.items():
+        model_id = str(section.model)
+        known = (*PpoSection.model_fields, "weight")
+        for key in section.ppo:
+            if key not in known:
+                raise UsageError(
+                    f"roles.{role}.ppo: unknown key {key}{did_you_mean(key, known)}; a role that shares its "
+                    f"model has {', '.join(sorted(LOSS_TERMS))} and weight"
+                )
+        if not models[model_id].train:
+            if section.ppo:
+                raise UsageError(
+                    f"[roles.{role}.ppo]: model {model_id!r} of that role is not trained; remove it"
+                )
+            continue
+        _check_numbers(role, section.ppo)
+        others = [name for name in _roles_of(model_id, roles) if name != role]
+        alien = sorted(set(section.ppo) - LOSS_TERMS - {"weight"})
+        if others and alien:
+            raise UsageError(
+                f"roles.{role}.ppo.{alien[0]}: role {role!r} shares model {model_id!r} with "
+                f"{', '.join(others)}, and one model has one optimizer; set it in "
+                f"[models.{model_id}.ppo], or give the role a model of its own"
+            )
+
+
+def check_frozen_roles(roles: Mapping[str, RoleSection], models: Mapping[str, ModelSection]) -> None:
+    """Refuse a model that is trained, but all of whose roles are frozen."""
+    for model_id, model in models.items():
+        names = _roles_of(model_id, roles)
+        if model.train and names and all(roles[name].frozen for name in names):
+            raise UsageError(
+                f"all roles of model {model_id!r} are frozen ({', '.join(names)}); set "
+                f"models.{model_id}.train = false instead"
+            )
+
+
+def check_training_sampling(role: str, temperature: float, top_p: float, top_k: int) -> None:
+    """Refuse sampling whose logprobs would not be those of the policy that is trained."""
+    if top_p < 1 or top_k > 0:
+        raise UsageError(
+            f"role {role!r} is trained but samples with top_p = {top_p:g}, top_k = {top_k}: the trainer "
+            "needs the probabilities of the whole vocabulary; use top_p = 1 and top_k = 0"
+        )
+    if temperature == 0:
+        raise UsageError(
+            f"role {role!r} is trained but samples greedily (temperature 0): every episode of a task would "
+            "be the same; use a temperature above 0, for example 1.0"
+        )
+
+
+def check_room(role: str, response_limit: int, model_id: str, max_model_len: int) -> None:
+    """Refuse answers that leave no room for a prompt."""
+    if response_limit >= max_model_len:
+        raise UsageError(
+            f"role {role!r} may answer with {response_limit} tokens, but model {model_id!r} has room for "
+            f"{max_model_len} with its prompt; raise models.{model_id}.max_model_len"
+        )
+
+
+def check_advantage(section: AdvantageSection, ppos: Iterable[PpoSection]) -> None:
+    """Refuse options of GAE where nothing reads them, rather than ignore them."""
+    if section.use == "gae":
+        return
+    ignored = ["lam", "turn_gamma", "turn_lam", "across_turns"]
+    if not any(ppo.kl_in == "reward" for ppo in ppos):
+        ignored.append("gamma")
+    default = AdvantageSection()
+    for name in ignored:
+        if getattr(section, name) != getattr(default, name):
+            raise UsageError(
+                f"advantage.{name} has no effect with [advantage] use = {section.use!r}; remove it, or set "
+                'use = "gae"'
+            )
+
+
+def _roles_of(model_id: str, roles: Mapping[str, RoleSection]) -> list[str]:
+    return [name for name, section in roles.items() if section.model == model_id]
+
+
+def _check_numbers(role: str, ppo: Mapping[str, Any]) -> None:
+    for key in (*sorted(LOSS_TERMS), "weight"):
+        value = ppo.get(key, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"roles.{role}.ppo.{key} is {value!r}, expected a number; for example 0.5")
