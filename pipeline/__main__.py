@@ -1,9 +1,15 @@
-"""`python -m pipeline`: the one way in."""
+"""The command line's entry point: `python -m pipeline`, and the console script `cadre`."""
 
-from pipeline.guard import check_packages
+from pipeline.shadowing import check_packages
+
+
+def main() -> None:
+    """Check that the packages are Cadre's, then run the command line; ends the process with its exit code."""
+    check_packages()
+    from pipeline.cli.app import main as run_command_line
+
+    run_command_line()
+
 
 if __name__ == "__main__":
-    check_packages()
-    from pipeline.cli.app import main
-
     main()

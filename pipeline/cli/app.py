@@ -1,261 +1,89 @@
-"""The command line. Commands are thin: what they do is in `pipeline.cli.jobs`, imported when it is needed."""
+"""The command line: which verbs there are. Each verb is a module of this folder, which imports what it needs
+when it is called."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import typer
 
-from pipeline.cli import experiments
-from pipeline.cli.options import Config, DryRun, Json, Replay, Root, RunName, Set, Split
+from pipeline.cli.ablate import ablate
+from pipeline.cli.check import check
+from pipeline.cli.compare import compare
+from pipeline.cli.evaluate import evaluate
+from pipeline.cli.export import export
+from pipeline.cli.grade import grade
+from pipeline.cli.init import init
+from pipeline.cli.iteration import iteration
+from pipeline.cli.replay import replay
+from pipeline.cli.report import report
+from pipeline.cli.runs import runs
+from pipeline.cli.serve_retriever import serve_retriever
+from pipeline.cli.show import show
+from pipeline.cli.sweep import sweep
+from pipeline.cli.train import train
+from pipeline.cli.ui import ui
+from pipeline.settings.program import SCRIPT, VARIABLE, program, started_as_script, version
 from workflows.errors import CadreError, UsageError
 
-Grades = Literal["qa", "math", "code"]
+VERBS: Final[tuple[Callable[..., None], ...]] = (
+    *(check, compare, export, show, report, runs, init, ui),
+    *(serve_retriever, grade),
+)
+# `run iteration`, `run train`, …
+RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (iteration, train, evaluate, replay, ablate, sweep)
+
 
 app = typer.Typer(
-    name="cadre",
-    help="Train teams of language models: the whole workflow is the unit of reinforcement learning.",
+    name=SCRIPT,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=started_as_script(),  # a shell completes the names of programs, not `python -m …`
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 run_app = typer.Typer(help="Run a pipeline.", no_args_is_help=True)
+for verb in VERBS:
+    app.command()(verb)
+for verb in RUN_VERBS:
+    run_app.command()(verb)
 app.add_typer(run_app, name="run")
 
 
-@app.command()
-def check(config: Config = "pipeline.toml", set_: Set = None, as_json: Json = False) -> None:
-    """Check settings, plug-ins, graph, data, memory and what this machine has; start nothing."""
-    from pipeline.cli import jobs
+def command_line() -> Any:
+    """All verbs as one command.
 
-    jobs.check(config, set_ or [], as_json)
-
-
-@run_app.command("iteration")
-def run_iteration(
-    config: Config = "pipeline.toml",
-    set_: Set = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new run, whatever the last one's state.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Run the next iteration of the run that the settings name, or finish an unfinished one."""
-    from pipeline.cli import jobs
-
-    jobs.run_iteration(config, set_ or [], new=new, dry_run=dry_run)
+    Help texts are shown as they are written: `[evaluate]` is a section of settings, not markup.
+    """
+    command = typer.main.get_command(app)
+    _show_literally(command)
+    return command
 
 
-@run_app.command("train")
-def run_train(
-    iterations: Annotated[
-        int, typer.Option("--iterations", "-n", min=1, help="How many iterations the run has at the end.")
-    ],
-    config: Config = "pipeline.toml",
-    set_: Set = None,
-    overfit: Annotated[
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{SCRIPT} {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def cadre(
+    show_version: Annotated[
         bool,
-        typer.Option("--overfit", help="Train on one group until it is solved: the first smoke test."),
-    ] = False,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new run, whatever the last one's state.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Run iterations one after another, with engines and trainers kept up. The same command goes on
-    where it was stopped; [evaluate] every = K evaluates on the way."""
-    from pipeline.cli import jobs
-
-    jobs.train(config, set_ or [], iterations, overfit=overfit, new=new, dry_run=dry_run)
-
-
-@run_app.command("evaluate")
-def run_evaluate(config: Config = "pipeline.toml", set_: Set = None, as_json: Json = False) -> None:
-    """Evaluate the run that the settings name on [evaluate] split, at the weights that it has now."""
-    from pipeline.cli import jobs
-
-    jobs.evaluate(config, set_ or [], as_json=as_json)
-
-
-run_app.command("replay")(experiments.replay)
-run_app.command("ablate")(experiments.ablate)
-run_app.command("sweep")(experiments.sweep)
-app.command("compare")(experiments.compare)
-
-
-@app.command()
-def export(
-    folder: Annotated[str, typer.Argument(help="The new folder to write.")],
-    run: Annotated[str, typer.Option("--run", "-r", help="A path, a URL, a name under the root.")] = "latest",
-    model: Annotated[str | None, typer.Option("--model", help="Default: the only one.")] = None,
-    replay: Replay = None,
-    version: Annotated[
-        str, typer.Option("--version", help="A number, `latest`, or `best` (of the evaluations).")
-    ] = "latest",
-    merge: Annotated[bool, typer.Option("--merge", help="Put an adapter into its base's weights.")] = False,
-    root: Root = "runs",
-    as_json: Json = False,
-) -> None:
-    """Write a trained model as a Hugging Face folder for transformers and vLLM; an adapter as PEFT does.
-    With --replay, one that a replay with --update trained."""
-    from pipeline.cli import jobs
-
-    jobs.export(run, root, folder, replay=replay, model=model, version=version, merge=merge, as_json=as_json)
-
-
-@app.command()
-def show(
-    run: RunName = "latest",
-    iteration: Annotated[int | None, typer.Option("--iteration", "-i", help="Default: the newest.")] = None,
-    split: Split = None,
-    replay: Replay = None,
-    episode: Annotated[str | None, typer.Option("--episode", "-e", help="One episode, whole.")] = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option("--episodes", "-n", min=0, help="How many to list: 3 episodes, or 20 turns of --where."),
-    ] = None,
-    where: Annotated[
-        str | None,
         typer.Option(
-            "--where", "-w", help="Turns that a condition chooses: \"role = 'reader' and reward < 0.2\"."
+            "--version", help="Print the version, and stop.", callback=_print_version, is_eager=True
         ),
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Whole prompts and tool results.")] = False,
-    root: Root = "runs",
-    as_json: Json = False,
-) -> None:
-    """Show what a run did: its accounts, its updates, and episodes as readable conversations. With
-    --where, the turns that a condition on their columns chooses; --json prints one turn a line. The same of
-    an evaluation (--split), or of what a replay made (--replay)."""
-    from pipeline.cli import jobs
-
-    jobs.show(
-        run,
-        root,
-        iteration=iteration,
-        split=split,
-        replay=replay,
-        episode=episode,
-        episodes=episodes,
-        where=where,
-        full=full,
-        as_json=as_json,
-    )
-
-
-@app.command()
-def report(
-    run: RunName = "latest",
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", "-i", help="One iteration; default: the whole run.")
-    ] = None,
-    split: Split = None,
-    replay: Replay = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option("--episodes", "-n", min=1, help="The most it has (2,000); of more it has a spread."),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="The file; default: in the run's folder report/.")
-    ] = None,
-    root: Root = "runs",
-    as_json: Json = False,
-) -> None:
-    """Write one HTML page that shows what happened: the graph, the accounts, every episode as a
-    conversation, tokens coloured by logprob gap or advantage. It needs no network and no server."""
-    from pipeline.report.command import report
-
-    report(
-        run,
-        root,
-        iteration=iteration,
-        split=split,
-        replay=replay,
-        episodes=episodes,
-        out=out,
-        as_json=as_json,
-    )
-
-
-@app.command()
-def runs(root: Root = "runs", as_json: Json = False) -> None:
-    """List the runs under a root."""
-    from pipeline.cli import jobs
-
-    jobs.runs(root, as_json)
-
-
-@app.command()
-def init(
-    folder: Annotated[str, typer.Argument(help="The new folder.")],
-    package: Annotated[
-        str | None, typer.Option("--package", help="Name of its package; default: from the folder's name.")
-    ] = None,
-) -> None:
-    """Write a small working project of your own: workflow, reward, data, settings, a test, a README."""
-    from pipeline.project.init import init
-
-    init(folder, package)
-
-
-@app.command()
-def ui(
-    root: Root = "runs",
-    uri: Annotated[str | None, typer.Option("--uri", help="The record, if it lies elsewhere.")] = None,
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Default: 5000, or the next free one.")
-    ] = None,
-    anyone: Annotated[
-        bool, typer.Option("--anyone", help="Let --host be open to other machines; there is no password.")
     ] = False,
 ) -> None:
-    """Serve MLflow's page of the runs under a root, on this machine only, until Ctrl-C."""
-    from pipeline.cli.ui import show_ui
-
-    show_ui(root, uri, host, port, anyone=anyone, say=lambda line: typer.echo(line))
-
-
-@app.command("serve-retriever")
-def serve_retriever(
-    corpus: Annotated[str, typer.Option("--corpus", help="A built-in name or a .jsonl or .parquet file.")],
-    host: Annotated[
-        str, typer.Option("--host", help="Where to listen; others than loopback are open to all.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
-) -> None:
-    """Serve a corpus over HTTP to the retrievers of runs, until Ctrl-C."""
-    from pipeline.cli.serve_retriever import serve
-
-    serve(corpus, host, port, lambda line: typer.echo(line))
-
-
-@app.command()
-def grade(
-    kind: Annotated[Grades, typer.Argument(help="What the lines hold.")],
-    file: Annotated[str, typer.Argument(help="JSON lines, or - for stdin.")],
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode", help="qa: strict, official_hotpot, official_squad; math: whole, number, none."
-        ),
-    ] = None,
-    sandbox: Annotated[str, typer.Option("--sandbox", help="code: auto, bwrap, none.")] = "auto",
-    exact: Annotated[
-        bool,
-        typer.Option("--exact", help="math: no decimal for what it rounds to; code: true is not 1."),
-    ] = False,
-) -> None:
-    """Grade answers or programs: JSON lines in, the same lines with verdicts out, a summary on stderr."""
-    from pipeline.cli.grade import grade
-
-    grade(kind, file, mode, sandbox, exact)
+    """Train teams of language models: the whole workflow is the unit of reinforcement learning."""
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed run, 2 wrong usage, 130 or 143 stopped."""
+    os.environ[VARIABLE] = program()  # hints of processes that this one starts are for the same person
     sys.exit(_guarded())
 
 
@@ -263,7 +91,7 @@ def _guarded() -> int:
     from pipeline.run.signals import Stopped, stop_behind
 
     try:
-        app()
+        command_line()(prog_name=SCRIPT if started_as_script() else program())
     except UsageError as error:
         return _fail(error, 2)
     except CadreError as error:
@@ -287,3 +115,19 @@ def _fail(message: object, code: int) -> int:
 
     sys.stderr.write(f"error: {visible(str(message))}\n")
     return code
+
+
+def _show_literally(command: Any) -> None:
+    """Make the help of a command, its options and its commands literal."""
+    for each in (command, *command.params):
+        if getattr(each, "help", None):
+            each.help = literal(each.help)
+    for child in getattr(command, "commands", {}).values():
+        _show_literally(child)
+
+
+def literal(text: str) -> str:
+    """A help text without markup, as typer has to get it: brackets escaped, a paragraph in one line."""
+    from rich.markup import escape
+
+    return escape(re.sub(r"(?<!\n)\n(?!\n)", " ", text))

@@ -1,150 +1,42 @@
-"""Writing a trained model where others find it: a Hugging Face folder with a note of where it is from.
-
-An adapter is written as PEFT's folder, or merged into its base.
-"""
+"""`export`: a trained model as a folder for other programs."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pipeline.store.folder import Folder
-from pipeline.store.run import Run
-from pipeline.store.shelf import replay_run
-from stages.tables.filesystem import filesystem, make_parent
-from stages.weights.resolve import resolve_checkpoint
-from workflows.errors import CadreError, UsageError, did_you_mean
+import typer
 
-CHUNK = 1 << 24
+from pipeline.cli.options import Json, Replay, Root
 
 
-def export_model(
-    run: Run,
-    folder: str,
-    *,
-    model_id: str | None,
-    version: str,
-    merge: bool = False,
-    replay: str | None = None,
-) -> dict[str, Any]:
-    """Copy a model's weights and tokenizer to `folder`, every file checked against its hash.
+def export(
+    folder: Annotated[str, typer.Argument(help="The new folder to write.")],
+    run: Annotated[
+        str, typer.Option("--run", "-r", help="The run: its name under the root, its path or URL.")
+    ] = "latest",
+    model: Annotated[
+        str | None, typer.Option("--model", help="Which model; default: the only one of the run.")
+    ] = None,
+    replay: Replay = None,
+    version: Annotated[
+        str, typer.Option("--version", help="A number, `latest`, or `best` (of the evaluations).")
+    ] = "latest",
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write an adapter's base with the adapter merged into it.")
+    ] = False,
+    root: Root = "runs",
+    as_json: Json = False,
+) -> None:
+    """Write a trained model as a Hugging Face folder for transformers and vLLM; an adapter as PEFT does.
+    With --replay, write one that a replay with --update trained."""
+    from pipeline.store.export import export_model
+    from pipeline.store.runs import find_run
+    from pipeline.views.output import print_json, print_lines
 
-    Args:
-        run: with its info read.
-        folder: a path or fsspec URL that does not exist or is empty.
-        model_id: None for the only model of the run.
-        version: a number, "latest", or "best": that of the best evaluation.
-        merge: write an adapter's base with the adapter in it, instead of the adapter alone.
-        replay: the label of a replay, for the weights that it trained.
-
-    Raises:
-        UsageError: no such model, version or replay, nothing to merge, or the folder has something in it.
-        CadreError: a file of the checkpoint is missing or is not what its manifest says.
-    """
-    origin: dict[str, Any] = {"run": run.folder.url, **({"replay": replay} if replay else {})}
-    if replay is not None:
-        run = replay_run(run, replay)
-    model = _model(run, model_id)
-    number = _version(run, model, version)
-    source = Folder(run.checkpoint_uri(model, number))
-    manifest = json.loads(source.read_text("manifest.json") or "{}")
-    target = Folder(folder)
-    if target.names():
-        raise UsageError(f"{target.url} is not empty; export to a new folder")
-    weights = run.info["identity"]["models"].get(model)
-    if merge:
-        _merge(model, weights, manifest, source, target)
+    written = export_model(
+        find_run(root, run), folder, replay=replay, model_id=model, version=version, merge=merge
+    )
+    if as_json:
+        print_json(written)
     else:
-        _copy_weights(manifest, source, target.url)
-    origin |= {
-        "model": model,
-        "version": number,
-        "hash": manifest["hash"],
-        "workflow": run.info["identity"]["workflow"]["use"],
-        "checkpoint": weights,
-        "merged": merge,
-        "packages": run.info.get("packages", {}),
-    }
-    target.write_text("cadre.json", json.dumps(origin, indent=1, sort_keys=True))
-    return {"model": model, "version": number, "folder": target.url}
-
-
-def _model(run: Run, model_id: str | None) -> str:
-    models = run.folder.child("checkpoints").names()
-    if model_id is None and len(models) == 1:
-        return models[0]
-    if model_id is None or model_id not in models:
-        what = (
-            "has several models; name one with --model" if model_id is None else f"has no model {model_id!r}"
-        )
-        hint = did_you_mean(model_id, models) if model_id else ""
-        raise UsageError(f"run {run.name!r} {what}{hint}; trained: {', '.join(models) or 'none yet'}")
-    return model_id
-
-
-def _version(run: Run, model: str, version: str) -> int:
-    have = run.weights_versions(model)
-    if version == "best":
-        found = [b["versions"].get(model) for b in run.info.get("best", {}).values()]
-        if not found:
-            raise UsageError(f"run {run.name!r} has no evaluation to be best in; use --version latest")
-        if found[0] == 0:
-            raise UsageError(
-                f"the best evaluation of run {run.name!r} is that of the initial weights: training has not "
-                "improved on them; export a version by its number, or --version latest"
-            )
-        wanted = int(found[0])
-    elif version == "latest":
-        wanted = have[-1] if have else 0
-    elif version.isdigit():
-        wanted = int(version)
-    else:
-        raise UsageError(f"--version {version!r} is neither a number, nor latest, nor best")
-    if wanted not in have:
-        raise UsageError(
-            f"run {run.name!r} has no weights of version {wanted} of model {model!r}; it keeps: "
-            f"{', '.join(map(str, have)) or 'none'}"
-        )
-    return wanted
-
-
-def _merge(model: str, weights: Any, manifest: dict[str, Any], source: Folder, target: Folder) -> None:
-    if manifest.get("adapter") is None:
-        raise UsageError(f"model {model!r} is no adapter: it is exported whole; leave out --merge")
-    from stages.weights.merge import merge_adapter
-
-    with tempfile.TemporaryDirectory() as temporary:
-        _copy_weights(manifest, source, f"{temporary}/adapter")
-        merge_adapter(
-            resolve_checkpoint(weights["checkpoint"]), f"{temporary}/adapter", f"{temporary}/merged"
-        )
-        fs, path = filesystem(target.url)
-        make_parent(fs, f"{path}/cadre.json")
-        for file in sorted(Path(f"{temporary}/merged").iterdir()):
-            fs.put_file(str(file), f"{path}/{file.name}")
-
-
-def _copy_weights(manifest: dict[str, Any], source: Folder, target: str) -> None:
-    for file in manifest["files"]:
-        directory, _, name = str(file["name"]).partition("/")
-        if directory == "weights":
-            _copy(f"{source.url}/{file['name']}", f"{target}/{name}", file)
-
-
-def _copy(source: str, target: str, file: dict[str, Any]) -> None:
-    digest = hashlib.sha256()
-    source_fs, source_path = filesystem(source)
-    target_fs, target_path = filesystem(target)
-    make_parent(target_fs, target_path)
-    try:
-        with source_fs.open(source_path, "rb") as read, target_fs.open(target_path, "wb") as write:
-            while chunk := read.read(CHUNK):
-                digest.update(chunk)
-                write.write(chunk)
-    except FileNotFoundError as error:
-        raise CadreError(f"{source} is missing, though its checkpoint lists it") from error
-    if digest.hexdigest() != file["hash"]:
-        raise CadreError(f"{source} is not what its checkpoint's manifest says; export another version")
+        print_lines(f"{name:<10}{value}" for name, value in written.items())

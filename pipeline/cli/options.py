@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several verbs have."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable)."),
 ]
-RunName = Annotated[str, typer.Argument(help="A path, a URL, a name under the root, or `latest`.")]
+New = Annotated[
+    bool, typer.Option("--new", help="Start a new run beside the one of that name, whatever its state.")
+]
+RunName = Annotated[
+    str, typer.Argument(help="The run: its name under the root, its path or URL, or `latest`.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Root = Annotated[str, typer.Option("--root", help="Where runs lie.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")]
+Root = Annotated[str, typer.Option("--root", help="Folder or URL that holds the runs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")]
 Iterations = Annotated[
     str | None,
-    typer.Option("--iterations", help="A:B is from A to before B, as in Python. Default: all."),
+    typer.Option(
+        "--iterations", help="Which iterations: A:B is from A to before B, as in Python. Default: all."
+    ),
 ]
 Split = Annotated[
-    str | None, typer.Option("--split", help="An evaluation on this split; --iteration N says which.")
+    str | None,
+    typer.Option("--split", help="An evaluation on this split; --iteration N is the one after N iterations."),
 ]
 Replay = Annotated[
     str | None,

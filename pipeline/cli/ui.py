@@ -1,157 +1,45 @@
-"""MLflow's page for the record under a run root, until Ctrl-C."""
+"""`ui`: MLflow's page of the runs, until Ctrl-C."""
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import IO, Final
+from typing import Annotated
 
-import httpx
+import typer
 
-from pipeline.run.signals import Stopped, raise_on_stop_signals
-from pipeline.settings.names import without_password
-from pipeline.tracking.mlflow_store import artifact_folder, local_database, tracking_uri
-from workflows.errors import CadreError, UsageError
-
-FIRST_PORT: Final = 5000
-PORTS_TRIED: Final = 20
-START_SECONDS: Final = 90.0  # it imports for ten seconds on two busy cores
-STOP_SECONDS: Final = 10.0
-
-# What the page needs none of: jobs, which are processes of their own, and word to the makers of MLflow.
-_ENVIRONMENT: Final = {
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
+from pipeline.cli.options import Root
 
 
-def show_ui(
-    root: str, uri: str | None, host: str, port: int | None, *, anyone: bool, say: Callable[[str], None]
+def ui(
+    root: Root = "runs",
+    uri: Annotated[
+        str | None, typer.Option("--uri", help="The record's address, where it is not under the root.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Default: 5000, or the next free one.")
+    ] = None,
+    anyone: Annotated[
+        bool,
+        typer.Option("--anyone", help="Allow a --host that other machines reach; there is no password."),
+    ] = False,
 ) -> None:
-    """Serve MLflow's page until Ctrl-C, and say where it is once it answers.
+    """Serve MLflow's page of the runs under a root, on this machine only, until Ctrl-C."""
+    from pipeline.run.signals import Stopped, raise_on_stop_signals
+    from pipeline.settings.names import without_password
+    from pipeline.tracking.mlflow_store import tracking_uri
+    from pipeline.tracking.server import serving
+    from pipeline.views.output import print_lines
+    from workflows.errors import CadreError
 
-    Args:
-        uri: of the record; None: that of the environment, or the database under `root`.
-        port: None: 5000, or the next one that is free.
-        anyone: `host` may be one that other machines reach.
-
-    Raises:
-        UsageError: there is no record, the host is open to others, or the port is taken.
-        CadreError: the server does not start; the message has its last words.
-    """
     uri = tracking_uri(uri, root)
     if uri.startswith(("http://", "https://")):
-        say(f"MLflow runs at {without_password(uri)}: open it there")
+        print_lines([f"MLflow runs at {without_password(uri)}: open it there"])
         return
     raise_on_stop_signals()
     try:
         with serving(uri, host, port, anyone=anyone) as (process, address):
-            say(f"MLflow: {address}   (Ctrl-C ends it)")
+            typer.echo(f"MLflow: {address}   (Ctrl-C ends it)")  # flushed: readers wait for it
             code = process.wait()
     except Stopped:
         return
     raise CadreError(f"the MLflow server ended by itself, with code {code}")
-
-
-@contextmanager
-def serving(
-    uri: str, host: str, port: int | None, *, anyone: bool = False
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A running MLflow server for a store, and its address; it ends with the block."""
-    _check_host(host, anyone)
-    database = local_database(uri)
-    if database is not None and not database.is_file():
-        raise UsageError(
-            f"there is no record at {database}; a run makes one (`python -m pipeline run iteration`), "
-            "--root or --uri names another"
-        )
-    port = _free_port(host, port)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    command += ["--host", host, "--port", str(port), "--workers", "1"]
-    if (artifacts := artifact_folder(uri)) is not None:
-        command += ["--no-serve-artifacts", "--default-artifact-root", artifacts]
-    if anyone:
-        command += ["--allowed-hosts", "*"]
-    environment = {**os.environ, **{k: os.environ.get(k, v) for k, v in _ENVIRONMENT.items()}}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # so that Ctrl-C reaches us alone, and we end all of its processes
-        )
-        try:
-            _wait_until_it_answers(process, address, log)
-            yield process, address
-        finally:
-            _end(process)
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            if httpx.get(f"{address}/health", timeout=2, trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    log.seek(0)
-    words = log.read().decode("utf-8", "replace").strip()
-    raise CadreError(f"the MLflow server at {address} does not start; its last words:\n{words[-3000:]}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def _check_host(host: str, anyone: bool) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not anyone:
-        raise UsageError(
-            f"--host {host}: whoever reaches that address could read and change the record, for MLflow asks "
-            "for no password; use 127.0.0.1 and an SSH tunnel, or add --anyone"
-        )
-
-
-def _free_port(host: str, port: int | None) -> int:
-    ports = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else [port]
-    for candidate in ports:
-        found = _bound(host, candidate)
-        if found is not None:
-            return found
-    remedy = "leave --port out for one that is free" if port is not None else "name another with --port"
-    raise UsageError(f"port {ports[0]} of {host} is taken; {remedy}")
-
-
-def _bound(host: str, port: int) -> int | None:
-    """The port, if it can be bound now; 0 gives a free one."""
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-            return int(probe.getsockname()[1])
-    except OSError:
-        return None

@@ -12,13 +12,13 @@ from rich.text import Text
 from pipeline.experiments.comparison import Comparison, as_dict, compare
 from pipeline.experiments.comparison_plots import comparison_files
 from pipeline.experiments.comparison_view import comparison_page
-from pipeline.experiments.sweep_folder import SweepFolder, is_sweep
+from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.experiments.sweep_record import FOLDER, reopen_record
 from pipeline.settings.names import slug
 from pipeline.store.folder import Folder
 from pipeline.store.history import History, read_history
 from pipeline.store.run import Run
-from pipeline.store.runs import find_run
+from pipeline.store.runs import find_run, is_sweep
 from pipeline.views.render import as_text, echo, make_console, places, plain
 from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pipeline.experiments.differences import Differences, differences_of, without_seed
 from pipeline.metrics.cost import total_cost
+from pipeline.settings.program import hint
 from pipeline.store.history import History
 from pipeline.views.plots import MAX_SERIES
 from stages.evaluate import Estimate, estimate_mean
@@ -87,7 +88,7 @@ def compare(
     if len({h.url for h in histories}) < 2:
         raise UsageError(
             f"compare needs at least two runs, got {len({h.url for h in histories})}: "
-            f"{', '.join(h.name for h in histories) or 'none'}; `python -m pipeline runs` lists them"
+            f"{', '.join(h.name for h in histories) or 'none'}; `{hint('runs')}` lists them"
         )
     histories = list({h.url: h for h in histories}.values())
     groups = _grouped(histories, labels or {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -65,35 +65,39 @@ class Sweep:
         return settings_at(self.raw, member.point, seed=member.seed, name=member.name, tags=tags)
 
 
-def sweep_command(config: str, overrides: Sequence[str], *, dry: bool, sharing: bool, **options: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What `run sweep` is asked for, as the command line has it."""
+
+    iterations: int
+    sharing: bool = False  # sweep the sharing regimes
+    regimes: str | None = None
+    grid: Sequence[str] = ()
+    set_for: Sequence[str] = ()
+    seeds: str | None = None
+    name: str | None = None
+    dry_run: bool = False
+
+
+def sweep_command(config: str, overrides: Sequence[str], options: SweepOptions) -> None:
     """Plan a sweep as the command line says, and run it or print it.
 
     Raises:
         UsageError, RunFailed: as `plan_sweep` and `run_sweep`.
     """
-    if sharing and not options["regimes"]:
-        options["regimes"] = DEFAULT_REGIMES
-    if options["regimes"] and not sharing:
+    if options.regimes and not options.sharing:
         raise UsageError("--regimes belongs to `run sweep sharing`; put the word sharing after sweep")
-    sweep = plan_sweep(config, overrides, **options)
-    if dry:
+    if options.sharing and not options.regimes:
+        options = replace(options, regimes=DEFAULT_REGIMES)
+    sweep = plan_sweep(config, overrides, options)
+    if options.dry_run:
         dry_run(sweep)
         return
     raise_on_stop_signals()
     run_sweep(sweep)
 
 
-def plan_sweep(
-    config: str,
-    overrides: Sequence[str],
-    *,
-    iterations: int,
-    regimes: str | None,
-    grid: Sequence[str],
-    set_for: Sequence[str],
-    seeds: str | None,
-    name: str | None,
-) -> Sweep:
+def plan_sweep(config: str, overrides: Sequence[str], options: SweepOptions) -> Sweep:
     """The runs of a sweep, from the command line.
 
     Raises:
@@ -101,18 +105,18 @@ def plan_sweep(
     """
     raw = read_settings(config, overrides)
     groups = raw.get("sharing", {}).get("groups", {})
-    points = points_of(regimes, grid, set_for, groups)
-    if regimes:
+    points = points_of(options.regimes, options.grid, options.set_for, groups)
+    if options.regimes:
         raw.pop("sharing", None)  # each point has its own
     base = parse_settings(raw, config)
-    keys = [g.partition("=")[0].rsplit(".", 1)[-1].strip() for g in grid]
-    name = name or "-".join([base.run.name, *(["sharing"] if regimes else []), *keys])
+    keys = [g.partition("=")[0].rsplit(".", 1)[-1].strip() for g in options.grid]
+    name = options.name or "-".join([base.run.name, *(["sharing"] if options.regimes else []), *keys])
     members = tuple(
         Member(f"{name}-{point.slug}-s{seed}", point, seed)
-        for seed in seeds_of(seeds, base.run.seed)
+        for seed in seeds_of(options.seeds, base.run.seed)
         for point in points
     )
-    sweep = Sweep(name, raw, base, iterations, tuple(points), members)
+    sweep = Sweep(name, raw, base, options.iterations, tuple(points), members)
     for member in members:
         sweep.settings(member, {})
     return sweep

@@ -105,10 +105,6 @@ def finished_iterations(root: str, name: str) -> int:
     return sum(run.is_finished(index) for index in run.iterations())
 
 
-def is_sweep(root: str, name: str) -> bool:
-    return Folder(root).child(name).read_text("sweep.json") is not None
-
-
 def _shared(settings: Settings) -> Mapping[str, Any]:
     """What all runs of a sweep have in common and a later call may not change."""
     dumped = plain(settings.model_dump(mode="json"))

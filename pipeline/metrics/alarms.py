@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from pipeline.metrics.names import by_name
+from pipeline.settings.program import hint
 from pipeline.settings.tracking import AlarmsSection
 
 Metrics = Mapping[str, float]
@@ -20,8 +21,6 @@ Series = Sequence[tuple[int, Metrics]]
 
 SMALL_DRIFT: Final = 8.0  # tokens by which a length may drift, whatever factor that is
 SMALL_GAP: Final = 0.01  # nats per token by which sampler and trainer may differ, whatever they did at first
-
-_SHOW = "python -m pipeline show"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,8 @@ def _constant_reward(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
             "",
             since,
             f"every episode has the reward {value:.4g}",
-            f"look at reward/<reward>/mean and at episodes ({_SHOW}): is the reward broken, or all solved?",
+            f"look at reward/<reward>/mean and at episodes (`{hint('show')}`): is the reward broken, or "
+            "are all tasks solved?",
         )
 
 
@@ -137,7 +137,7 @@ def _of_role(series: Series, limits: AlarmsSection, role: str) -> Iterator[Alarm
             since,
             f"its responses went from {before(len(series) - 1):.4g} to {last[length]:.4g} tokens within "
             f"{min(limits.length_window, len(series))} iterations",
-            f"look at {length} beside return/mean, and at episodes ({_SHOW})",
+            f"look at {length} beside return/mean, and at episodes (`{hint('show')}`)",
         )
     if (since := _since(series, _above(cut, limits.truncated_rate), limits.iterations)) is not None:
         yield Alarm(

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from pipeline.settings.program import hint, interpreter
 from workflows.errors import UsageError
 
 # Names that Cadre's own packages have, or that tests and settings beside the package have.
@@ -29,22 +30,15 @@ _FILES: Final = {
 }
 
 
-def init(folder: str, package: str | None) -> None:
-    """Write the project and say what to do next.
-
-    Raises:
-        UsageError: the folder is not empty, or the package's name can't be used.
-    """
-    name, written = new_project(folder, package)
-    lines = [
-        f"wrote {folder}: package {name}, {len(written)} files",
-        "",
-        f"cd {folder}",
-        "python -m pytest                                          # its own test",
-        "python -m pipeline run iteration --config scripted.toml   # all stages in seconds, without a model",
-        "python -m pipeline run iteration                          # the same with a small real model",
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
+def next_steps(folder: str) -> list[str]:
+    """What to type after a project has been written into `folder`, a command and its purpose a line."""
+    commands = {
+        f"{interpreter()} -m pytest": "its own test",
+        hint("run iteration --config scripted.toml"): "all stages in seconds, without a model",
+        hint("run iteration"): "the iteration again, with a small real model",
+    }
+    width = max(map(len, commands))
+    return [f"cd {folder}", *(f"{command:<{width}}   # {why}" for command, why in commands.items())]
 
 
 def new_project(folder: str, package: str | None = None) -> tuple[str, list[Path]]:

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.training import Training, check_checkpoint
 from pipeline.run.fleet import Fleet
+from pipeline.settings.program import hint
 from pipeline.store.run import IterationStore, Run, tables_at
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
@@ -97,8 +98,8 @@ class Chain:
         if are_silent((p for p in reversed(_places(self.plan)) if p.index <= index), self.models, limit):
             raise RunFailed(
                 f"{limit} iterations in a row, the last of them {index}, had no signal: every advantage was "
-                "zero, so no weights moved; look at the rewards (`python -m pipeline show RUN --replay "
-                f"{self.plan.label}`)"
+                "zero, so no weights moved; look at the rewards "
+                f"(`{hint(f'show RUN --replay {self.plan.label}')}`)"
             )
 
     def _tables_of(self, index: int) -> dict[str, TableRef]:

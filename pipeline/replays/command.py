@@ -1,50 +1,47 @@
-"""`run replay` and `run ablate`: from the command line to what is printed."""
+"""`run replay` from the command line to what is printed, and what `run ablate` shares with it."""
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import RenderableType
 
-from pipeline.replays.ablation import ablate
-from pipeline.replays.dry import dry_ablation_page, dry_dict, dry_page, due_of
+from pipeline.replays.dry import dry_dict, dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
-from pipeline.replays.record import record, record_replay
+from pipeline.replays.record import record_replay
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import Change, overridden
 from pipeline.replays.show import replay_dict, replay_page
-from pipeline.replays.show_ablation import ablation_dict, ablation_page
 from pipeline.replays.source import Source
-from pipeline.replays.variants import variant_plans
 from pipeline.run.signals import raise_on_stop_signals
 from pipeline.settings.schema import ClusterSection
 from pipeline.store.folder import Folder
 from pipeline.store.lock import RunLock
 from pipeline.store.runs import find_run
+from pipeline.views.output import print_json, print_pages
 from pipeline.views.progress import RichProgress
-from pipeline.views.render import echo, make_console, plain
 from workflows.errors import RunFailed, UsageError
 
 
-def run_replay(
-    name: str,
-    root: str,
-    overrides: Sequence[str],
-    *,
-    iterations: str | None,
-    split: str | None,
-    label: str | None,
-    until: str | None,
-    again: bool,
-    update: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What `run replay` is asked for, beside the run and its settings."""
+
+    iterations: str | None = None  # A:B
+    split: str | None = None
+    label: str | None = None
+    until: str | None = None
+    again: bool = False
+    update: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+
+
+def run_replay(name: str, root: str, overrides: Sequence[str], options: ReplayOptions) -> None:
     """Replay a stored run with other settings, and print how its numbers moved.
 
     Raises:
@@ -54,27 +51,27 @@ def run_replay(
             the stored ones.
     """
     run = find_run(root, name)
-    source = Source(run, split)
-    indices = source.chosen(iterations)
+    source = Source(run, options.split)
+    indices = source.chosen(options.iterations)
     plan = replay_plan(
         source,
         overridden(run, overrides),
-        label=label,
-        until=until,
-        again=again,
-        update=indices if update else (),
+        label=options.label,
+        until=options.until,
+        again=options.again,
+        update=indices if options.update else (),
     )
-    if dry_run:
+    if options.dry_run:
         due = due_of(plan, indices)
-        _print(as_json, lambda: dry_dict(plan, due), lambda: dry_page(plan, due))
+        print_result(options.as_json, lambda: dry_dict(plan, due), lambda: dry_page(plan, due))
         return
     address = _address(plan.settings.cluster, plan.changes)
     check = functools.partial(_check_memory, plan, address)
     with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes, check) as start:
         result = replay(plan, indices, RichProgress(), start)
-    result.notes += _left_out(source, iterations)
+    result.notes += left_out(source, options.iterations)
     link = record_replay(result)
-    _print(as_json, lambda: replay_dict(result, link), lambda: replay_page(result, link))
+    print_result(options.as_json, lambda: replay_dict(result, link), lambda: replay_page(result, link))
     if result.trained is False:
         raise RunFailed(
             f"the replay {plan.label!r} has trained on nothing: no iteration had a signal, so no weights "
@@ -82,49 +79,16 @@ def run_replay(
         )
 
 
-def run_ablate(
-    name: str,
-    root: str,
-    variants: str,
-    *,
-    iterations: str | None,
-    label: str | None,
-    shown: int,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Compare several settings of rewards and credit over the stored turns of a run.
-
-    Raises:
-        UsageError: no such run, iteration or file, or a variant that stored turns can't follow.
-        RunFailed: a stage failed.
-    """
-    source = Source(find_run(root, name))
-    plans = variant_plans(source, variants, label)
-    indices = source.chosen(iterations)
-    if dry_run:
-        due = {variant: due_of(plan, indices) for variant, plan in plans.items()}
-        _print(
-            as_json,
-            lambda: {variant: dry_dict(plan, due[variant]) for variant, plan in plans.items()},
-            lambda: dry_ablation_page(plans, due),
-        )
-        return
-    first = next(iter(plans.values()))
-    with held(first.ablation), ray_when_needed(first.settings.cluster, first.changes) as start:
-        found = ablate(plans, indices, RichProgress(), start, shown)
-    link, notes = record(found), _left_out(source, iterations)
-    _print(as_json, lambda: ablation_dict(found, link, notes), lambda: ablation_page(found, link, notes))
-
-
-def _print(as_json: bool, values: Callable[[], Any], page: Callable[[], RenderableType]) -> None:
+def print_result(as_json: bool, values: Callable[[], Any], page: Callable[[], RenderableType]) -> None:
+    """Print the values as JSON, or else the page; only the one that is printed is made."""
     if as_json:
-        sys.stdout.write(json.dumps(plain(values()), indent=1) + "\n")
+        print_json(values())
     else:
-        echo(make_console(), page())
+        print_pages([page()], None, as_json=False)
 
 
-def _left_out(source: Source, span: str | None) -> list[str]:
+def left_out(source: Source, span: str | None) -> list[str]:
+    """A note for each iteration of the span that can't be replayed."""
     return [f"iteration {i} is left out: its rollout is unfinished" for i in source.unfinished(span)]
 
 

@@ -1,8 +1,8 @@
-"""`--dry-run` of a replay and of an ablation: what would run on which iterations, and what would not."""
+"""`--dry-run` of a replay: what would run on which iterations, and what would not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from pipeline.replays.chain import check_beginnings
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, carried_into, check_label
 from pipeline.replays.show import change_lines
-from pipeline.replays.show_ablation import variant_settings
 from pipeline.views.render import cell, number, open_table, places, visible
 
 
@@ -70,35 +69,6 @@ def dry_page(plan: ReplayPlan, due: Sequence[Due]) -> RenderableType:
         table.add_row(cell(f"  {each.index}"), cell(number(each.rows)), cell(stages), cell(each.state))
     where = {"run": plan.source.run.folder.url, "tables": plan.folder.url}
     return Group(head, *change_lines(plan), Text(), table, *_training(plan), Text(), places(where))
-
-
-def dry_ablation_page(plans: Mapping[str, ReplayPlan], due: Mapping[str, Sequence[Due]]) -> RenderableType:
-    """The dry run of an ablation: a line for each variant."""
-    first = next(iter(plans.values()))
-    one = next(iter(due.values()))
-    turns = sum(each.rows for each in one)
-    head = Text.assemble(
-        ("dry run", "bold"),
-        f" of an ablation of run {visible(first.source.run.name)}: {len(plans)} variants over "
-        f"{number(turns)} turns of {len(one)} iteration{'s' if len(one) != 1 else ''}",
-    )
-    table = open_table("  variant", "stages", "settings", ">finished")
-    for name, plan in plans.items():
-        stages = dict.fromkeys(stage for each in due[name] for stage in each.stages)
-        done = sum(each.finished == len(each.stages) > 0 for each in due[name])
-        table.add_row(
-            cell(f"  {name}"),
-            cell(", ".join(stages) or "none: read as stored"),
-            variant_settings(plan),
-            cell(f"{done} of {sum(bool(each.stages) for each in due[name])}"),
-        )
-    return Group(
-        head,
-        Text(),
-        table,
-        Text(),
-        places({"run": first.source.run.folder.url, "tables": first.ablation.url}),
-    )
 
 
 def dry_dict(plan: ReplayPlan, due: Sequence[Due]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source, Stored
 from pipeline.replays.training import Training, training_of
+from pipeline.settings.program import hint
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import IterationStore, input_hashes, plain
@@ -180,9 +181,8 @@ def check_scores(plan: ReplayPlan, stored: Stored) -> None:
             raise UsageError(
                 f"iteration {stored.index}: the token advantages of model {spec.model_id!r} need "
                 f"{' and '.join(missing)} of its trainer's forward pass, and the run stored "
-                f"{', '.join(sorted(have)) or 'none'}; without --update a replay loads no "
-                "model: use --until credit, or run an iteration with these settings (python -m pipeline run "
-                "iteration), which has them"
+                f"{', '.join(sorted(have)) or 'none'}; without --update a replay loads no model: use --until "
+                f"credit, or run an iteration with these settings (`{hint('run iteration')}`), which has them"
             )
 
 

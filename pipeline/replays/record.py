@@ -1,4 +1,4 @@
-"""Replays in MLflow: a run that names its source; of an ablation a run for each variant, under a parent."""
+"""A replay in MLflow: a run of its own, whose tags name the run that it replays."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 from pipeline.metrics.iteration import iteration_metrics
-from pipeline.replays.ablation import Ablation
-from pipeline.replays.ablation_plot import ablation_files
 from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
 from pipeline.run.execution import Finished
@@ -33,15 +31,15 @@ def record_replay(result: Replayed) -> str | None:
     tracking = plan.settings.tracking
     if tracking.uri == "none" or not result.done:
         return None
-    uri, folder = _uri_of(run, tracking.uri), plan.folder.url
-    tags = _tags_of(run, plan.settings.workflow.use) | {
+    uri, folder = uri_of(run, tracking.uri), plan.folder.url
+    tags = tags_of(run, plan.settings.workflow.use) | {
         "kind": "replay with updates" if plan.training else "replay",
         "replay": plan.label,
         "run_folder": folder,
         **{f"set/{key}": brief(now) for key, _, now in plan.changes},
     }
     begun = json.loads(plan.folder.read_text("replay.json") or "{}").get("created_at")
-    tracker = _tracker(uri, tracking.experiment)
+    tracker = tracker_of(uri, tracking.experiment)
     try:
         dump = plan.settings.model_dump(mode="json")
         tracker.start(f"{run.name} replay {plan.label}", None, dump, tags, f"{folder} {begun}")
@@ -102,79 +100,11 @@ def score_metrics(split: str, scores: list[dict[str, Any]]) -> dict[str, float]:
     return metrics
 
 
-def record(found: Ablation) -> str | None:
-    """Log the parent and its children where the run's [tracking] says; how to open the parent's page.
-
-    None where `tracking.uri` is "none" or MLflow does not answer, which is warned of once. A second call
-    for the same ablation logs nothing twice.
-    """
-    run = found.source.run
-    plans = {name: replayed.plan for name, replayed in found.replays.items()}
-    settings = next(iter(plans.values())).settings
-    if settings.tracking.uri == "none":
-        return None
-    uri, at = _uri_of(run, settings.tracking.uri), found.folder.url
-    tags = _tags_of(run, settings.workflow.use) | {
-        "kind": "ablation",
-        "iterations": ", ".join(map(str, found.indices)),
-        "run_folder": at,
-    }
-    label = at.rpartition("/")[2]
-    what = {
-        "ablation": {"source": run.folder.url, "variants": list(plans), "iterations": list(found.indices)}
-    }
-    parent = _tracker(uri, settings.tracking.experiment)
-    try:
-        parent_id = parent.start(f"{run.name} ablation {label}", None, what, tags, at)
-        files = {
-            "ablation.json": store.dump(found.agreement.as_dict()).encode(),
-            **ablation_files(found.agreement),
-        }
-        parent.log_evaluation("ablation", 0, parent_metrics(found), lambda: files)
-        if parent_id is None:
-            return None
-        for name, plan in plans.items():
-            child = _tracker(uri, settings.tracking.experiment)
-            mine = {"mlflow.parentRunId": parent_id, "kind": "ablation variant", "variant": name}
-            dump = plan.settings.model_dump(mode="json")
-            child.start(f"{label}: {name}", None, dump, tags | mine, f"{at} {name}")
-            child.log_iteration(0, variant_metrics(found, name))
-            child.close()
-        return parent.link()
-    finally:
-        parent.close()
-
-
-def parent_metrics(found: Ablation) -> dict[str, float]:
-    """Rank correlations by pair of variants."""
-    both = {"episode_returns": found.agreement.returns, "turn_advantages": found.agreement.advantages}
-    return {
-        f"spearman/{what}/{slug(one)}/{slug(other)}": value
-        for what, matrix in both.items()
-        for (one, other), value in matrix.items()
-        if value is not None
-    }
-
-
-def variant_metrics(found: Ablation, name: str) -> dict[str, float]:
-    """Means by role, under the names that iterations of a run have."""
-    rows: list[dict[str, Any]] = [r for r in found.agreement.roles.to_dicts() if r["variant"] == name]
-    metrics: dict[str, float] = {"turns": float(sum(row["turns"] for row in rows))}
-    for row in rows:
-        for key in ("return_mean", "advantage_mean", "advantage_abs_mean"):
-            if row[key] is not None:
-                metrics[f"role/{slug(str(row['role']))}/{key}"] = row[key]
-    if metrics["turns"]:
-        total = sum(row["return_mean"] * row["turns"] for row in rows if row["return_mean"] is not None)
-        metrics["return/mean"] = total / metrics["turns"]
-    return metrics
-
-
-def _uri_of(run: Run, uri: str | None) -> str:
+def uri_of(run: Run, uri: str | None) -> str:
     return tracking_uri(uri, run.folder.url.rpartition("/")[0])
 
 
-def _tags_of(run: Run, use: str) -> dict[str, str]:
+def tags_of(run: Run, use: str) -> dict[str, str]:
     """Tags of whatever is made from the stored turns of a run."""
     return run_tags(run.info["regime"], use) | {
         "source_run": run.folder.url,
@@ -182,5 +112,5 @@ def _tags_of(run: Run, use: str) -> dict[str, str]:
     }
 
 
-def _tracker(uri: str, experiment: str) -> MlflowTracker:
+def tracker_of(uri: str, experiment: str) -> MlflowTracker:
     return MlflowTracker(uri, experiment, artifact_folder(uri))

@@ -21,6 +21,7 @@ from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.source import Stored, check_tables, where_from
 from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import Finished, run_stages
+from pipeline.settings.program import hint
 from pipeline.store import run as store
 from pipeline.store.updates import moved
 from stages.base import Progress, carried_of
@@ -159,7 +160,7 @@ def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef
             if found is None:
                 raise UsageError(
                     f"iteration {stored.index} has no table {kept!r}, which stage {stage.name!r} reads; "
-                    "finish the iteration first (python -m pipeline run iteration)"
+                    f"finish the iteration first (`{hint('run iteration')}`)"
                 )
             tables[name] = found
     return tables

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from pipeline.settings.program import hint
 from pipeline.settings.reading import parse_settings, read_toml, set_override, set_value
 from pipeline.settings.schema import Settings
 from pipeline.store.run import Run, different, plain
@@ -117,14 +118,14 @@ def _why_not(key: str, split: str | None) -> str:
     if _is_of(key, _FORWARD):
         return (
             "values and reference logprobs come from a model's forward pass and are read as they are stored; "
-            "for others pass --update, which loads the model, or start a run of its own (python -m pipeline "
-            "run iteration)"
+            "for others pass --update, which loads the model, or start a run of its own "
+            f"(`{hint('run iteration')}`)"
         )
     if key.startswith("evaluate."):
         return "it is of evaluations; pass --split to replay one, or leave it"
     return (
         "what was sampled depends on it, so stored turns can't be replayed with it; start a run of its own "
-        "(python -m pipeline run iteration)"
+        f"(`{hint('run iteration')}`)"
     )
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 from pipeline.settings.names import slug
 from pipeline.store.run import Run
-from pipeline.store.shelf import Place, changes_of_replay, shelf_of
+from pipeline.store.shelf import Place, replay_info, shelf_of
+from pipeline.views.render import brief
 
 Kind = Literal["run", "iteration", "evaluation"]
 
@@ -42,7 +43,7 @@ def source_of(run: Run, iteration: int | None, split: str | None, replay: str | 
     whose, folder, changes = "", run.folder.url, None
     if replay is not None:
         whose, folder = f"replay {replay}, ", f"{run.folder.url}/replays/{replay}"
-        changes = changes_of_replay(run, replay)
+        changes = _changes(run, replay)
 
     def source(kind: Kind, title: str, name: str, indices: Sequence[int]) -> Source:
         places = tuple(shelf.place(i) for i in indices)
@@ -55,3 +56,8 @@ def source_of(run: Run, iteration: int | None, split: str | None, replay: str | 
         return source("iteration", shelf.title(index), f"iteration-{index:05d}", [index])
     count = len(shelf.indices)
     return source("run", f"{count} iterations" if count > 1 else "1 iteration", "run", shelf.indices)
+
+
+def _changes(run: Run, label: str) -> dict[str, str]:
+    """The settings that a replay changed, in a few words each."""
+    return {change["setting"]: brief(change["now"]) for change in replay_info(run, label)["changes"]}

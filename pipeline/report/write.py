@@ -15,6 +15,7 @@ from pipeline.report.pieces import pieces_by_model
 from pipeline.report.rows import Content, content_of
 from pipeline.report.source import source_of
 from pipeline.store.run import Run
+from pipeline.views.render import number, visible
 from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
 
@@ -81,6 +82,21 @@ def write_report(
     return Report(
         file, len(body), chosen.shown, chosen.total, len(content.turns), chosen.how, tuple(texts_only)
     )
+
+
+def lines_of(written: Report) -> list[str]:
+    """What `report` prints: where the page is, how large it is, and what it leaves out."""
+    of = "" if written.how is None else f" of {number(written.episodes_there)}"
+    lines = [
+        f"{visible(written.file)}  {written.bytes / 1e6:.2f} MB",
+        f"{number(written.episodes)}{of} episodes, {number(written.turns)} turns",
+    ]
+    if written.how is not None:
+        lines.append(f"chosen {written.how}; --episodes N takes more")
+    if written.texts_only:
+        models = visible(", ".join(written.texts_only))
+        lines.append(f"tokens of {models} are text only: the tokenizer they were read with is not here")
+    return lines
 
 
 def _roles(content: Content, graph: Any) -> Sequence[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pipeline.plan.evaluation import metric_sections
 from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
+from pipeline.settings.program import hint
 from pipeline.settings.schema import Settings
 from workflows.errors import RunFailed
 
@@ -66,6 +67,6 @@ class Solved:
         )
         raise RunFailed(
             f"the group is not solved: mean {self.reward} should reach {self.goal:g}, {best}; look at its "
-            "episodes (`python -m pipeline show`), then try a higher learning rate, a larger group_size, or "
+            f"episodes (`{hint('show')}`), then try a higher learning rate, a larger group_size, or "
             "more iterations"
         )

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pipeline.cli.show import summary_of
 from pipeline.metrics.alarms import Alarm
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
@@ -24,6 +23,7 @@ from pipeline.store.samples import Chosen, choose_episodes
 from pipeline.tracking.spans import Trace, trace_of
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.files import iteration_files, note_of
+from pipeline.views.summary import summary_of
 
 MARK: Final = "tracked.json"
 AT_ONCE: Final = 10  # missed iterations that are logged after one that is new: it holds the next one up

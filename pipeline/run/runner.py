@@ -17,6 +17,7 @@ from pipeline.run.evaluation import Evaluated, evaluated, place_of
 from pipeline.run.execution import Finished, run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
+from pipeline.settings.program import hint
 from pipeline.store import run as store
 from pipeline.store.run import IterationStore, Run, finished_metrics
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
@@ -112,7 +113,7 @@ class Runner:
         if index in self.run.iterations():
             raise UsageError(
                 f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
-                "evaluated (`python -m pipeline run iteration`)"
+                f"evaluated (`{hint('run iteration')}`)"
             )
         place = place_of(self.run, plan.split, index)
         self.fleet.player_specs["evaluate"] = plan.player_spec
@@ -223,5 +224,5 @@ class Runner:
             return
         raise RunFailed(
             f"{limit} iterations in a row had no signal: every advantage was zero, so no weights moved; look "
-            "at the rewards (`python -m pipeline show`), raise rollout.group_size or the temperature"
+            f"at the rewards (`{hint('show')}`), raise rollout.group_size or the temperature"
         )

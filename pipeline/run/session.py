@@ -10,10 +10,10 @@ from pipeline.plan.parameters import parameters_of
 from pipeline.run.cluster import check_workers_read, start_ray
 from pipeline.run.runner import Runner
 from pipeline.run.signals import raise_on_stop_signals
+from pipeline.run.tracker import open_tracker
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run
 from pipeline.store.runs import create_or_open
-from pipeline.tracking.mlflow import open_tracker
 from pipeline.views.progress import RichProgress
 from stages.base import Progress
 from workflows.draw import drawing

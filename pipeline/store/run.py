@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
+from pipeline.settings.program import hint
 from pipeline.store.folder import Folder
 from stages.base import Account, Stage, StageResult, carried_of
 from stages.tables.filesystem import filesystem
@@ -163,9 +164,7 @@ class Run:
     def read_info(self) -> dict[str, Any]:
         text = self.folder.read_text("run.json")
         if text is None:
-            raise UsageError(
-                f"no run at {self.folder.url}: run.json is missing; `python -m pipeline runs` lists runs"
-            )
+            raise UsageError(f"no run at {self.folder.url}: run.json is missing; `{hint('runs')}` lists runs")
         self.info = json.loads(text)
         return self.info
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.experiments.sweep_folder import is_sweep
+from pipeline.settings.program import hint
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
@@ -24,7 +24,7 @@ def find_run(root: str, name: str) -> Run:
     if name == "latest":
         found = runs_under(root)
         if not found:
-            raise UsageError(f"no runs under {root!r}; start one with: python -m pipeline run iteration")
+            raise UsageError(f"no runs under {root!r}; start one with: {hint('run iteration')}")
         return found[-1]
     elif "/" in name:
         root, name = name.rstrip("/").rsplit("/", 1)
@@ -32,8 +32,8 @@ def find_run(root: str, name: str) -> Run:
     if not run.exists:
         if is_sweep(root, name):
             raise UsageError(
-                f"{name!r} under {root!r} is a sweep of several runs; put them side by side with: python -m "
-                f"pipeline compare {name}, or name one of them (python -m pipeline runs)"
+                f"{name!r} under {root!r} is a sweep of several runs; put them side by side with: "
+                f"{hint(f'compare {name}')}, or name one of them ({hint('runs')})"
             )
         if run.folder.read_text("replay.json") is not None:
             raise UsageError(f"{run.folder.url} is a replay; name its run, and pass --replay {name}")
@@ -79,6 +79,17 @@ def new_name(root: str, name: str) -> str:
     if name not in taken:
         return name
     return next(n for i in range(2, 10**6) if (n := f"{name}-{i}") not in taken)
+
+
+def renamed(settings: Settings) -> Settings:
+    """The settings of a new run beside the one that they name: `run.name` is one that is not taken yet."""
+    name = new_name(settings.run.root, settings.run.name)
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})
+
+
+def is_sweep(root: str, name: str) -> bool:
+    """Whether the folder `name` under `root` holds a sweep, which is several runs."""
+    return Folder(root).child(name).read_text("sweep.json") is not None
 
 
 def create_or_open(

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pipeline.run.evaluation import place_of
 from pipeline.settings.names import slug
+from pipeline.settings.program import hint
 from pipeline.store.run import IterationStore, Manifest, Run, tables_at
-from pipeline.views.render import brief
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
@@ -86,7 +86,7 @@ class Shelf:
         own = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
         own_tables, own_manifests = tables_at(own)
         tables, kept = laid_over(tables, manifests, own_tables)
-        noted = index in _info(self.run, self.replay)["iterations"]
+        noted = index in replay_info(self.run, self.replay)["iterations"]
         finished = noted or own.folder.read_text("result.json") is not None
         inherited = frozenset(m.stage for m in kept)
         return Place(own, tables, [*kept, *own_manifests], finished, inherited)
@@ -99,7 +99,7 @@ def shelf_of(run: Run, *, split: str | None = None, replay: str | None = None) -
         UsageError: the run has no such evaluation or replay; the message says what there is.
     """
     if replay is not None:
-        info = _info(run, replay)
+        info = replay_info(run, replay)
         own_split = info["source"]["split"]
         if split not in (None, own_split):
             what = "of iterations" if own_split is None else f"of evaluations on {own_split!r}"
@@ -111,7 +111,7 @@ def shelf_of(run: Run, *, split: str | None = None, replay: str | None = None) -
     if slug(split) not in splits:
         raise UsageError(
             f"run {run.name!r} has no evaluation on split {split!r}{did_you_mean(split, splits)}; it has "
-            f"evaluations on: {', '.join(splits) or 'none'} (`python -m pipeline run evaluate`)"
+            f"evaluations on: {', '.join(splits) or 'none'} (`{hint('run evaluate')}`)"
         )
     return Shelf(run, _numbers(run.folder.child(f"evaluations/{slug(split)}").names()), split)
 
@@ -129,23 +129,18 @@ def replay_labels(run: Run) -> list[str]:
     return found
 
 
-def changes_of_replay(run: Run, label: str) -> dict[str, str]:
-    """The settings that a replay changed, in a few words each."""
-    return {change["setting"]: brief(change["now"]) for change in _info(run, label)["changes"]}
-
-
 def replay_run(run: Run, label: str) -> Run:
     """A replay as a run of its own, for who wants its checkpoints.
 
     Raises:
         UsageError: there is no such replay, or it made no weights.
     """
-    info = _info(run, label)
+    info = replay_info(run, label)
     found = Run(f"{run.folder.url}/replays", label)
     if not found.folder.child("checkpoints").names():
         raise UsageError(
             f"replay {label!r} of run {run.name!r} has no weights; one with --update has "
-            "(python -m pipeline run replay RUN --update)"
+            f"(`{hint('run replay RUN --update')}`)"
         )
     found.info = {"identity": run.info["identity"], "packages": info.get("packages", {})}
     return found
@@ -164,13 +159,18 @@ def laid_over(
     return kept | dict(own), [m for m in manifests if not gone & set(m.tables)]
 
 
-def _info(run: Run, label: str) -> dict[str, Any]:
+def replay_info(run: Run, label: str) -> dict[str, Any]:
+    """What a replay's `replay.json` says: its source, what it changed, its packages and iterations.
+
+    Raises:
+        UsageError: the run has no such replay; the message says which it has.
+    """
     text = run.folder.read_text(f"replays/{label}/replay.json")
     if text is None:
         labels = replay_labels(run)
         raise UsageError(
             f"run {run.name!r} has no replay {label!r}{did_you_mean(label, labels)}; it has: "
-            f"{', '.join(labels) or 'none'} (python -m pipeline run replay RUN)"
+            f"{', '.join(labels) or 'none'} (`{hint('run replay RUN')}`)"
         )
     found: dict[str, Any] = json.loads(text)
     return found

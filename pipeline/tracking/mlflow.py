@@ -15,15 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pipeline.settings.names import slug, without_password
+from pipeline.settings.program import hint
 from pipeline.tracking.deadline import Worker
 from pipeline.tracking.mlflow_record import MlflowRecord
-from pipeline.tracking.mlflow_store import MARK, artifact_folder, run_tags, tracking_uri
-from pipeline.tracking.tracker import Files, NoTracker, Tracker
+from pipeline.tracking.mlflow_store import MARK
+from pipeline.tracking.tracker import Files
 
 if TYPE_CHECKING:
     from pipeline.metrics.alarms import Alarm
-    from pipeline.plan.assemble import Plan
-    from pipeline.store.run import Run
     from pipeline.tracking.spans import Trace
 
 START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
@@ -199,29 +198,6 @@ class MlflowTracker:
         return result
 
 
-def open_tracker(plan: Plan, run: Run) -> Tracker:
-    """The tracker that the settings ask for, started for this run without waiting for it.
-
-    Raises:
-        UsageError: `tracking.uri` is no address that MLflow writes to.
-    """
-    settings = plan.settings
-    if settings.tracking.uri == "none":
-        return NoTracker()
-    uri = tracking_uri(settings.tracking.uri, settings.run.root)
-
-    def keep(run_id: str, link: str | None) -> None:
-        run.write_info(tracker={"run_id": run_id, "link": link})
-
-    tracker = MlflowTracker(uri, settings.tracking.experiment, artifact_folder(uri), begun=keep)
-    tags = run_tags(plan.models.regime, settings.workflow.use) | {"run_folder": run.folder.url}
-    tags |= settings.tracking.tags
-    known = run.info.get("tracker", {}).get("run_id")
-    key = f"{run.folder.url} {run.info['created_at']}"
-    tracker.start(run.name, known, settings.model_dump(mode="json"), tags, key, wait=False)
-    return tracker
-
-
 def alarm_tags(alarms: Sequence[Alarm]) -> dict[str, str]:
     """The tags that say which alarms there are. Runs can be filtered by `alarms`, which is `none` without."""
     texts = {
@@ -237,7 +213,7 @@ def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | N
     page = f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
     if uri.startswith(("http://", "https://")):
         return without_password(uri.rstrip("/")) + page
-    command = f"python -m pipeline ui --uri {shlex.quote(without_password(uri))}"
+    command = hint(f"ui --uri {shlex.quote(without_password(uri))}")
     return f"{command}   then http://127.0.0.1:5000{page}"
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.settings.names import without_password
+from pipeline.settings.program import version
 from workflows.errors import UsageError, did_you_mean
 
 DATABASE: Final = "mlflow.db"
@@ -138,7 +139,7 @@ def run_tags(regime: str, workflow: str, folder: Path | None = None) -> dict[str
     tags = {
         "regime": regime,
         "workflow": workflow,
-        "cadre_version": _version(),
+        "cadre_version": version(),
         "machine": f"{platform.node()}, {platform.machine()}, {cores} cores",
         "mlflow.source.name": "python -m pipeline",
     }
@@ -163,10 +164,3 @@ def _is_local(root: str) -> bool:
 
 def _plugin_schemes() -> set[str]:
     return {entry.name for entry in metadata.entry_points(group="mlflow.tracking_store")}
-
-
-def _version() -> str:
-    try:
-        return metadata.version("cadre-rl")
-    except metadata.PackageNotFoundError:
-        return "not installed"

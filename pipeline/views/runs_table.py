@@ -9,13 +9,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from pipeline.settings.program import hint
 from pipeline.views.render import cell, number, open_table
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
     """One line a run, from dicts as `pipeline.store.runs.list_runs` gives; missing values show as a dash."""
     if not runs:
-        return Text("no runs yet; `python -m pipeline run iteration` starts one")
+        return Text(f"no runs yet; `{hint('run iteration')}` starts one")
     with_replays = any(run.get("replays") for run in runs)
     columns = ["run", ">iterations", "state", "workflow", "regime", "last used"]
     table = open_table(*columns, *(["replays"] if with_replays else []))

@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.replays.ablation import ablate
+from pipeline.replays.ablation.ablate import ablate
+from pipeline.replays.ablation.variants import variant_plans
 from pipeline.replays.plan import replay_plan
 from pipeline.replays.replayer import replay
 from pipeline.replays.source import Source
-from pipeline.replays.variants import variant_plans
 from pipeline.run.cluster import start_ray
 from pipeline.settings.schema import Settings
 from pipeline.store.run import Run, tables_at

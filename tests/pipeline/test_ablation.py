@@ -12,15 +12,16 @@ import polars as pl
 import pytest
 from scipy.stats import spearmanr
 
-from pipeline.replays.ablation import Ablation, ablate
-from pipeline.replays.agreement import agreement_of, spearman
+from pipeline.replays.ablation.ablate import Ablation, ablate
+from pipeline.replays.ablation.agreement import agreement_of, spearman
+from pipeline.replays.ablation.record import record_ablation
+from pipeline.replays.ablation.show import ablation_dict, ablation_page
+from pipeline.replays.ablation.variants import read_variants, variant_plans
 from pipeline.replays.plan import replay_plan
-from pipeline.replays.record import record, record_replay
+from pipeline.replays.record import record_replay
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import with_values
-from pipeline.replays.show_ablation import ablation_dict, ablation_page
 from pipeline.replays.source import Source
-from pipeline.replays.variants import read_variants, variant_plans
 from pipeline.store.run import Run, tables_at
 from pipeline.views.render import as_text, plain
 from rewards.base import PlayedEpisode
@@ -257,8 +258,8 @@ def test_an_ablation_again_computes_nothing_and_says_the_same(
 def test_mlflow_has_a_parent_with_a_run_for_each_variant_once(run: Run, found: Ablation) -> None:
     from mlflow import MlflowClient
 
-    assert record(found) is not None
-    assert record(found) is not None
+    assert record_ablation(found) is not None
+    assert record_ablation(found) is not None
     client = MlflowClient(f"sqlite:///{Path(run.folder.path).parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("tests")
     runs = client.search_runs([experiment.experiment_id])

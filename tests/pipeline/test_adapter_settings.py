@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.check import report
 from pipeline.plan.assemble import Plan, assemble
 from pipeline.plan.memory import memory_report
+from pipeline.plan.overview import overview
 from pipeline.settings.reading import parse_settings, settings_toml
 from stages.weights.adapters import AdapterSpec
 from workflows.errors import UsageError
@@ -116,9 +116,9 @@ def test_an_adapter_may_stand_alone_on_its_checkpoint(scripted: Settings) -> Non
 
 def test_check_tells_of_an_engine_with_fewer_digits_than_its_trainer(scripted: Settings) -> None:
     asked = {"trainer": {"precision": "fp32"}, "dtype": "bfloat16"}
-    told = report(plan_of(with_team(scripted(), **asked)))["models"]["team"]
+    told = overview(plan_of(with_team(scripted(), **asked)))["models"]["team"]
     assert 'set models.team.dtype = "float32"' in told
-    fine = report(plan_of(with_team(scripted(), **asked | {"dtype": "float32"})))["models"]["team"]
+    fine = overview(plan_of(with_team(scripted(), **asked | {"dtype": "float32"})))["models"]["team"]
     assert "fewer digits" not in fine
 
 
@@ -135,7 +135,7 @@ def test_the_base_counts_once_in_the_estimate(scripted: Settings) -> None:
     one = memory[f"trainer {roles[0]}"]
     assert one < 0.15 < memory["trainer base team"]
     assert memory["total"] < separate["total"] / 1.5
-    found = report(shared)
+    found = overview(shared)
     assert "adapter of rank 16 on team" in found["models"][roles[0]]
     assert found["workflow"]["regime"] == "adapters"
 

@@ -8,17 +8,18 @@ from tests.support.data_files import qa_row, write
 
 
 def test_check_tells_formats_rejects_and_what_was_decided(tmp_path, scripted):
-    from pipeline.cli.check import report, report_lines
     from pipeline.plan.assemble import assemble
+    from pipeline.plan.overview import overview
     from pipeline.settings.reading import parse_settings
+    from pipeline.views.overview import overview_lines
 
     rows = [qa_row(number) for number in range(1, 9)]
     rows[2]["answer"] = ["the", "A3"]
     path = {"train": [write(tmp_path / "a.jsonl", *rows), write(tmp_path / "b.jsonl", qa_row(20), "{broken")]}
     plan = assemble(parse_settings(scripted(data={"path": path, "max_bad_share": 0.2})))
-    found = report(plan)
+    found = overview(plan)
     assert (found["data"]["formats"], found["data"]["rejected_rows"]) == (["nq_open"], 1)
-    text = "\n".join(report_lines(found))
+    text = "\n".join(overview_lines(found))
     assert "1 × can't be decoded (row 2: not JSON" in text
     assert "1 gold answers left out" in text
     assert plan.stages[0].remarks == tuple(plan.tasks.remarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from pipeline.cli.grade import MATH_MODES, grade
+from pipeline.cli.grade import grade
 from rewards.grading import qa
+from rewards.grading.lines import MATH_MODES
 from workflows.errors import UsageError
 from workflows.tools.code.judge import CodeJudge
 
@@ -35,7 +38,8 @@ def graded(tmp_path, capfdbinary):
     """Grade lines; what comes out, and the summary."""
 
     def run(kind: str, *lines: Any, **options: Any) -> tuple[list[dict[str, Any]], str]:
-        grade(kind, _written(tmp_path / "lines.jsonl", *lines), **options)
+        with contextlib.suppress(typer.Exit):  # exit code 1: some lines could not be graded
+            grade(kind, _written(tmp_path / "lines.jsonl", *lines), **options)
         out, err = capfdbinary.readouterr()
         return [json.loads(line) for line in out.splitlines()], err.decode()
 
@@ -163,8 +167,9 @@ def test_an_unknown_mode_is_refused_before_anything_is_graded(graded, kind, opti
         graded(kind, "{}", **options)
 
 
-def test_the_command_reads_stdin_needs_no_ray_and_ends_with_0_whatever_the_verdicts(tmp_path):
-    lines = '{"prediction": "a", "golds": ["b"]}\nnope\n'
+@pytest.mark.parametrize("bad", [0, 1])
+def test_the_command_reads_stdin_needs_no_ray_and_its_exit_code_says_whether_all_lines_were_graded(bad):
+    lines = '{"prediction": "a", "golds": ["b"]}\n' + "nope\n" * bad
     program = (
         "import sys; sys.argv[1:] = ['grade', 'qa', '-', '--mode', 'official_squad'];"
         "from pipeline.cli.app import main\n"
@@ -174,9 +179,12 @@ def test_the_command_reads_stdin_needs_no_ray_and_ends_with_0_whatever_the_verdi
     done = subprocess.run(
         [sys.executable, "-c", program], input=lines, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line).keys() >= {"f1"} for line in done.stdout.splitlines()] == [True, False]
-    assert "1 of 2 lines graded" in done.stderr
+    assert done.returncode == bad, done.stderr
+    assert [json.loads(line).keys() >= {"f1"} for line in done.stdout.splitlines()] == [True, False][
+        : 1 + bad
+    ]
+    assert f"1 of {1 + bad} lines graded" in done.stderr
+    assert ("1 could not be graded" in done.stderr) == bool(bad)
     assert "could not be graded" not in done.stdout
 
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cli.report import report
 from pipeline.report.choose import choose
-from pipeline.report.command import lines_of, report
 from pipeline.report.drawing import graph_of, role_of, svg
 from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
 from pipeline.report.source import source_of
-from pipeline.report.write import write_report
+from pipeline.report.write import lines_of, write_report
 from pipeline.run.evaluation import place_of
 from tests.support.report_runs import MODEL, in_parts, new_run, spoken, store, team_episode
 from workflows.draw import drawing
@@ -290,20 +290,14 @@ def test_a_run_on_another_filesystem_is_read_there_and_its_page_is_written_there
 
 def test_the_command_says_where_the_page_is_and_how_large(run, capsys, tmp_path):
     root = run.folder.url.rsplit("/", 1)[0]
-    options = {
-        "iteration": None,
-        "split": None,
-        "replay": None,
-        "episodes": 5,
-        "out": str(tmp_path / "page.html"),
-    }
-    report("demo", root, **options, as_json=False)
+    options = {"episodes": 5, "out": str(tmp_path / "page.html")}
+    report("demo", root=root, **options)
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith(str(tmp_path / "page.html"))
     assert first.endswith("MB")
     assert second == "5 of 12 episodes, 30 turns"
     assert "--episodes N takes more" in third
-    report("demo", root, **options, as_json=True)
+    report("demo", root=root, **options, as_json=True)
     assert json.loads(capsys.readouterr().out)["bytes"] == (tmp_path / "page.html").stat().st_size
 
 

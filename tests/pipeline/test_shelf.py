@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.show import print_place, print_where
 from pipeline.report.write import write_report
 from pipeline.run.evaluation import place_of
 from pipeline.store.run import IterationStore, Manifest, Run
 from pipeline.store.runs import find_run, list_runs
 from pipeline.store.shelf import laid_over, replay_labels, replay_run, shelf_of
+from pipeline.views.stored import print_place
+from pipeline.views.where import print_where
 from stages.tables.parquet import Part, TableRef
 from tests.support.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError

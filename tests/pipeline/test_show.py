@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.cli.show import print_place
 from pipeline.metrics.alarms import Alarm
 from pipeline.store.episodes import find_episode, sample_episodes
 from pipeline.store.run import Manifest, Run, stored_tables
@@ -19,6 +18,7 @@ from pipeline.views.render import (
     echo,
     make_console,
 )
+from pipeline.views.stored import print_place
 from pipeline.views.transcript import in_branches, transcript, transcript_dict
 from stages.base import Account
 from stages.tables.parquet import TableSink

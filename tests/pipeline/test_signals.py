@@ -27,10 +27,10 @@ def test_a_stop_is_found_behind_what_wrapped_it() -> None:
 def test_the_command_line_ends_with_the_signals_code_and_one_sentence(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def app() -> None:
+    def command(prog_name: str) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "command_line", lambda: command)
     assert cli._guarded() == code
     said = capsys.readouterr().err
     assert said.startswith("error: stopped by SIGTERM")

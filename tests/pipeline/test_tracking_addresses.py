@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipeline.settings.names import without_password
-from pipeline.tracking.mlflow import NoTracker, run_link
+from pipeline.tracking.mlflow import run_link
 from pipeline.tracking.mlflow_store import (
     artifact_folder,
     clean,
@@ -15,6 +15,7 @@ from pipeline.tracking.mlflow_store import (
     run_tags,
     tracking_uri,
 )
+from pipeline.tracking.tracker import NoTracker
 from workflows.errors import UsageError
 
 
@@ -87,7 +88,7 @@ def test_no_tracker_records_nothing():
 
 def test_the_command_line_can_be_shown_without_importing_mlflow():
     code = (
-        "import sys, pipeline.tracking.mlflow, pipeline.cli.show;"
+        "import sys, pipeline.tracking.mlflow, pipeline.views.stored;"
         "sys.exit(bool({'mlflow', 'ray', 'torch'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

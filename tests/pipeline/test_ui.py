@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.cli.ui import show_ui
+from pipeline.cli.ui import ui
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
@@ -27,7 +27,7 @@ from workflows.errors import UsageError
 
 
 def show(root: str = "runs", uri: str | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
-    show_ui(root, uri, host, port, anyone=False, say=print)
+    ui(root, uri, host, port, anyone=False)
 
 
 def test_a_host_that_others_reach_is_refused(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from pipeline.cli.show import print_where
-from pipeline.cli.where import COLUMNS, condition_of
 from pipeline.store.shelf import shelf_of
+from pipeline.views.where import COLUMNS, condition_of, print_where
 from tests.support.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError
 

@@ -27,8 +27,8 @@ def test_every_shown_output_is_held_by_a_test() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_summary_of_the_first_iteration(tmp_path: Path) -> None:
-    from pipeline.cli.show import summary_of
     from pipeline.run.session import session
+    from pipeline.views.summary import summary_of
 
     model = {
         "checkpoint": '"tiny-scripted"',
@@ -77,10 +77,10 @@ def test_a_comparison(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_ablation(tmp_path: Path) -> None:
-    from pipeline.replays.ablation import ablate
-    from pipeline.replays.show_ablation import ablation_page
+    from pipeline.replays.ablation.ablate import ablate
+    from pipeline.replays.ablation.show import ablation_page
+    from pipeline.replays.ablation.variants import variant_plans
     from pipeline.replays.source import Source
-    from pipeline.replays.variants import variant_plans
     from stages.base import Quiet
     from tests.pipeline.test_replay import stored_run
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.check import key_problem, report, report_lines
 from pipeline.plan.assemble import assemble
+from pipeline.plan.overview import key_problem, overview
 from pipeline.settings.reading import parse_settings
+from pipeline.views.overview import overview_lines
 from stages.engines.openai.endpoint import read_endpoint
 from stages.engines.openai.engine import OpenAIEngine
 from tests.support.chat_api import (
@@ -111,7 +112,7 @@ def test_check_shows_the_endpoint_and_whether_there_is_a_key(
     assert "TEST_API_KEY" in str(key_problem(plan))
     monkeypatch.setenv("TEST_API_KEY", KEY)
     assert key_problem(plan) is None
-    shown = "\n".join(report_lines(report(plan)))
+    shown = "\n".join(overview_lines(overview(plan)))
     assert "m at http://host/v1, key from TEST_API_KEY (set)" in shown
     assert KEY not in shown
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline.cli.ui import serving
 from pipeline.store.runs import find_run
 from pipeline.tracking.mlflow_store import tracking_uri
+from pipeline.tracking.server import serving
 from tests.support.browser import Browser, start_browser
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.serve_retriever import RetrieverServer
 from workflows.tools.retriever import Bm25Retriever
 from workflows.tools.retriever_http import HttpRetriever
+from workflows.tools.serve_corpus import RetrieverServer
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.cli.export import export_model
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
+from pipeline.store.export import export_model
 from pipeline.store.run import Run
 
 pytestmark = [

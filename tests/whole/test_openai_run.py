@@ -33,9 +33,9 @@ def key(no_ray: None) -> Iterator[None]:
 def test_a_team_trains_while_one_role_speaks_through_an_api(
     scripted: Scripted, api: Api, ray_cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipeline.cli.show import print_place
     from pipeline.run.session import session
     from pipeline.store.shelf import shelf_of
+    from pipeline.views.stored import print_place
 
     api.reply = lambda body: said(echo_qa(body["messages"], Sampling(max_tokens=9, seed=body["seed"])))
     plan = assemble(parse_settings(with_api(scripted, api.url)))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.plan.assemble import assemble, assemble_evaluation
-from pipeline.replays.command import run_ablate, run_replay
+from pipeline.replays.ablation.command import run_ablate
+from pipeline.replays.command import ReplayOptions, run_replay
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
 from stages.base import Quiet
@@ -19,16 +20,7 @@ from stages.base import Quiet
 def replay_of(
     root: str, capsys: pytest.CaptureFixture[str], *overrides: str, **options: Any
 ) -> dict[str, Any]:
-    given = {
-        "iterations": None,
-        "split": None,
-        "label": None,
-        "until": None,
-        "again": False,
-        "update": False,
-        "dry_run": False,
-    } | options
-    run_replay("latest", root, overrides, **given, as_json=True)
+    run_replay("latest", root, overrides, ReplayOptions(**options, as_json=True))
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 

@@ -12,8 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.cli.export import export_model
-from pipeline.cli.show import print_place
 from pipeline.plan.assemble import assemble
 from pipeline.replays.dry import dry_page, due_of
 from pipeline.replays.plan import ReplayPlan, replay_plan
@@ -24,9 +22,11 @@ from pipeline.replays.source import Source
 from pipeline.report.write import write_report
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings, parse_settings
+from pipeline.store.export import export_model
 from pipeline.store.run import Run
 from pipeline.store.shelf import shelf_of
 from pipeline.views.render import as_text
+from pipeline.views.stored import print_place
 from stages.base import Context, Quiet
 from stages.update import UpdateStage
 from tests.conftest import SCRIPTED, merge

@@ -15,16 +15,17 @@ import fsspec
 import pytest
 import tomlkit
 
-from pipeline.cli.export import export_model
-from pipeline.cli.jobs import show
+from pipeline.cli.show import show
 from pipeline.experiments.compare import compare_command
 from pipeline.experiments.process import train_apart
-from pipeline.experiments.sweep import plan_sweep, run_sweep
+from pipeline.experiments.sweep import SweepOptions, plan_sweep, run_sweep
 from pipeline.plan.assemble import assemble, assemble_evaluation
-from pipeline.replays.command import run_ablate, run_replay
+from pipeline.replays.ablation.command import run_ablate
+from pipeline.replays.command import ReplayOptions, run_replay
 from pipeline.report.write import write_report
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
+from pipeline.store.export import export_model
 from pipeline.store.folder import Folder, check_root
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run, check_part
@@ -209,24 +210,15 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     killed: Run, tmp_path: Path, capsys: Any
 ) -> None:
     root = killed.folder.url.rpartition("/")[0]
-    shown: dict[str, Any] = {"split": None, "replay": None, "episode": None, "where": None}
-    show("killed", root, iteration=1, episodes=1, **shown, full=False, as_json=False)
+    show("killed", root=root, iteration=1, episodes=1)
     assert "receiver" in capsys.readouterr().out
     report = write_report(find_run(root, "killed"))
     assert killed.folder.child("report").names() == ["learning_curve.csv", "learning_curve.png", "run.html"]
     assert report.file.startswith(root)
-    options: dict[str, Any] = {
-        "iterations": "1",
-        "split": None,
-        "label": None,
-        "until": None,
-        "update": False,
-        "dry_run": False,
-    }
-    run_replay("killed", root, [], **options, again=False, as_json=True)
+    run_replay("killed", root, [], ReplayOptions(iterations="1", as_json=True))
     assert json.loads(capsys.readouterr().out)["folder"] is None
     assert killed.folder.child("replays").names() == []
-    run_replay("killed", root, [], **options, again=True, as_json=True)
+    run_replay("killed", root, [], ReplayOptions(iterations="1", again=True, as_json=True))
     assert json.loads(capsys.readouterr().out)["verified_tables"] == 3
     variants = tmp_path / "v.toml"
     variants.write_text('[variants.stored]\n[variants.rloo]\n"credit.use" = "rloo"\n')
@@ -234,8 +226,8 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
     run_ablate("killed", root, str(variants), **asked, dry_run=False)
     assert "credit.use = rloo" in capsys.readouterr().out
     assert "roles.csv" in killed.folder.child("replays/v").names()
-    options |= {"iterations": "0", "update": True, "label": "trained"}
-    run_replay("killed", root, ["rewards.0.weight=2"], **options, again=False, as_json=True)
+    trains = ReplayOptions(iterations="0", update=True, label="trained", as_json=True)
+    run_replay("killed", root, ["rewards.0.weight=2"], trains)
     assert [u["version_after"] for u in json.loads(capsys.readouterr().out)["updates"]] == [1]
     assert killed.folder.child("replays/trained/checkpoints/team").names() == ["00001"]
     found = export_model(find_run(root, "killed"), f"s3://{BUCKET}/out", model_id=None, version="latest")
@@ -247,8 +239,8 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
 def test_a_sweep_lies_where_its_runs_lie(root: str, cluster: None, tmp_path: Path, capsys: Any) -> None:
     config = tmp_path / "signal.toml"
     config.write_text(tomlkit.dumps(merge(SIGNAL, {"run": {"root": root}})))
-    given: dict[str, Any] = {"regimes": None, "set_for": [], "seeds": None, "name": "s"}
-    sweep = plan_sweep(str(config), [], iterations=1, grid=["ppo.learning_rate=1e-3"], **given)
+    options = SweepOptions(iterations=1, grid=["ppo.learning_rate=1e-3"], name="s")
+    sweep = plan_sweep(str(config), [], options)
     run_sweep(sweep, in_this_process)
     run_sweep(sweep, in_this_process)
     out = capsys.readouterr().out

@@ -11,12 +11,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.cli.check import report, report_lines
 from pipeline.plan.assemble import assemble
+from pipeline.plan.overview import overview
 from pipeline.run.runner import Finished
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
+from pipeline.views.overview import overview_lines
 from stages.players.actor import PlayerSpec, Shard, play_shard, start_player
 from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
@@ -45,7 +46,7 @@ def test_check_shows_a_function_and_a_frozen_model(scripted: Callable[..., dict[
     plan = assemble(parse_settings(settings(scripted)))
     assert set(plan.trainer_specs) == {"team"}
     assert len(plan.engine_specs) == 2
-    lines = "\n".join(report_lines(report(plan)))
+    lines = "\n".join(overview_lines(overview(plan)))
     assert "workflows.teams.debate:debate decides in Python" in lines
     assert "engine scripted, frozen" in lines
     assert {s.name for s in plan.stages if "/" in s.name and "critic" in s.name} == set()

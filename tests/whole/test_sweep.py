@@ -17,7 +17,7 @@ import tomlkit
 from pipeline.experiments.compare import named_runs
 from pipeline.experiments.comparison import compare
 from pipeline.experiments.process import Progress, cause_of, train_apart
-from pipeline.experiments.sweep import Sweep, dry_run, plan_sweep, run_sweep
+from pipeline.experiments.sweep import Sweep, SweepOptions, dry_run, plan_sweep, run_sweep
 from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.experiments.sweep_record import begin_record, child_tags, reopen_record
 from pipeline.plan.assemble import assemble
@@ -59,9 +59,9 @@ def planned(tmp_path: Path) -> Callable[..., Sweep]:
     config.write_text(tomlkit.dumps(SIGNAL))
 
     def plan(*overrides: str, iterations: int = 1, **options: Any) -> Sweep:
-        wanted = {"regimes": None, "grid": [], "set_for": [], "seeds": None, "name": "s", **options}
         root = f'run.root="{tmp_path}/runs"'
-        return plan_sweep(str(config), [root, *overrides], iterations=iterations, **wanted)
+        wanted = SweepOptions(iterations=iterations, **({"name": "s"} | options))
+        return plan_sweep(str(config), [root, *overrides], wanted)
 
     return plan
 
@@ -248,10 +248,8 @@ def test_a_sweep_that_is_killed_anywhere_ends_as_an_unbroken_one(
     grid = "ppo.learning_rate=1e-2,1e-3"
     argv = [sys.executable, "-m", "pipeline", "run", "sweep", "--iterations", "1", "--grid", grid]
     argv += ["--name", "s", "--config", str(config)]
-    options: dict[str, Any] = {"regimes": None, "set_for": [], "seeds": None, "name": "s"}
-    whole = plan_sweep(
-        str(config), [f"run.root={tmp_path}/whole", "tracking.uri=none"], iterations=1, grid=[grid], **options
-    )
+    options = SweepOptions(iterations=1, grid=[grid], name="s")
+    whole = plan_sweep(str(config), [f"run.root={tmp_path}/whole", "tracking.uri=none"], options)
     first, second = (m.name for m in whole.members)
     for name in (first, second):
         process = start(argv, log)

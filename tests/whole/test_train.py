@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.cli.export import export_model
 from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
 from pipeline.run.overfit import Solved, overfit_settings
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
+from pipeline.store.export import export_model
 from pipeline.store.run import Run
 from pipeline.store.runs import find_run
 from workflows.errors import RunFailed, UsageError

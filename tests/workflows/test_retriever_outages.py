@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.serve_retriever import RetrieverServer
 from tests.support.retrieval_servers import Served, StubHandler, ask, closed_port, pool, run
 from workflows.errors import InfraError, ToolRefusal, WorkflowError
+from workflows.tools.serve_corpus import RetrieverServer
 
 NONSENSE = [
     (200, "<html>hello</html>"),

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.serve_retriever import serve
 from tests.support.retrieval_servers import ask, pool, run
 from workflows.errors import UsageError
+from workflows.tools.serve_corpus import serve
 
 QUERIES = ["capital of Albania", "", "zzz", "Fe", "  ", "capital of Albania", "symbol of iron"]
 

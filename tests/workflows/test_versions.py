@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.show import print_place
 from pipeline.report.write import write_report
 from pipeline.store.run import Run, tables_at
 from pipeline.store.shelf import shelf_of
+from pipeline.views.stored import print_place
 from stages.tables.parquet import Part, TableRef
 from tests.pipeline.test_replay import fingerprint, replayed, stored_run
 from tests.support.report_runs import new_run, store, team_episode

@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipeline.replays.ablation import Ablation
-from pipeline.replays.agreement import Matrix
+from pipeline.replays.ablation.ablate import Ablation
+from pipeline.replays.ablation.agreement import Matrix
 from pipeline.replays.plan import ReplayPlan
+from pipeline.settings.program import hint
 from pipeline.views.render import brief, cell, number, open_table, places, visible
 
 
@@ -29,7 +30,7 @@ def ablation_page(found: Ablation, link: str | None, notes: Sequence[str] = ()) 
     ):
         sections += [Text(), Text(title, "bold"), _matrix(found, matrix)]
     if disputed := agreement.disputed:
-        command = f"python -m pipeline show {run.folder.url} -e EPISODE"
+        command = hint(f"show {run.folder.url} -e EPISODE")
         head = Text("Where they disagree most ", "bold")
         head.append("(return, and rank from 0 to 1 among all episodes)", "not bold dim")
         sections += [Text(), head, _disputed(found, disputed)]

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from pipeline.replays.ablation_plot import ablation_files
-from pipeline.replays.agreement import Agreement, agreement_of
+from pipeline.replays.ablation.agreement import Agreement, agreement_of
+from pipeline.replays.ablation.plot import ablation_files
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
 from pipeline.replays.source import Source, check_tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline.replays.agreement import Agreement
+from pipeline.replays.ablation.agreement import Agreement
 from pipeline.views.curves import csv_bytes
 from pipeline.views.plots import COLOURS, INK, PALE, Look, draw, limits, looks, marker_keys, shorten
 

@@ -21,6 +21,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pipeline.store.episodes import scores_of
+from pipeline.store.shelf import Shelf
 from pipeline.views.render import NO_DATA, echo, make_console, number, plain, visible
 from pipeline.views.transcript import decoded_row, turn_page
 from stages.tables.parquet import TableRef
@@ -70,6 +71,19 @@ def print_turns(
         make_console(),
         *_pages(what, where, tables["turns"].rows if "turns" in tables else 0, counts, listed, full, metrics),
     )
+
+
+def print_where(
+    shelf: Shelf, index: int | None, where: str, *, limit: int | None, full: bool, as_json: bool
+) -> None:
+    """Print the turns of an iteration or evaluation, the newest by default, that the condition chooses.
+
+    Raises:
+        UsageError: no such iteration or evaluation, or a condition that can't be read.
+    """
+    place = shelf.place(shelf.chosen(index))
+    what = f"{shelf.title(place.index)} of run {shelf.name}"
+    print_turns(place.tables, what, where, limit=limit, full=full, as_json=as_json)
 
 
 def condition_of(where: str, metrics: Mapping[str, str] = MappingProxyType({})) -> pl.Expr:

@@ -1,0 +1,30 @@
+"""`run iteration`: the next iteration of a run, from sampling to update."""
+
+from __future__ import annotations
+
+from pipeline.cli.options import Config, DryRun, New, Set
+
+
+def iteration(
+    config: Config = "pipeline.toml", set_: Set = None, new: New = False, dry_run: DryRun = False
+) -> None:
+    """Run the next iteration of the run that the settings name, or finish an unfinished one."""
+    from pipeline.plan.assemble import assemble
+    from pipeline.plan.overview import check_start, overview
+    from pipeline.settings.reading import load_settings
+    from pipeline.store.runs import renamed
+    from pipeline.views.output import print_lines
+    from pipeline.views.overview import overview_lines
+
+    settings = load_settings(config, set_ or [])
+    plan = assemble(renamed(settings) if new else settings)
+    if dry_run:
+        print_lines(overview_lines(overview(plan)))
+        return
+    check_start(plan)
+    from pipeline.run.session import session
+    from pipeline.views.summary import print_summary
+
+    with session(plan) as runner:
+        finished = runner.run_iteration()
+    print_summary(runner.run, finished, runner.tracker.link())

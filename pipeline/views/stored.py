@@ -1,0 +1,118 @@
+"""What `show` prints of a stored iteration, evaluation or replay: its summary and some of its episodes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.iteration import iteration_metrics
+from pipeline.store.episodes import Played, find_episode, sample_episodes
+from pipeline.store.run import Run
+from pipeline.store.shelf import Place, Shelf
+from pipeline.views.files import update_summaries
+from pipeline.views.output import print_pages
+from pipeline.views.render import IterationView, evaluation_table, summary, summary_dict
+from pipeline.views.summary import places_of
+from pipeline.views.transcript import transcript, transcript_dict
+from workflows.errors import UsageError
+
+EPISODES: Final = 3  # in the list, unless --episodes says another number
+_PLAYED: Final = ("episodes", "turns")  # what is measured of an evaluation
+
+
+def print_place(
+    shelf: Shelf, index: int | None, *, episode: str | None, episodes: int, full: bool, as_json: bool
+) -> None:
+    """Print an iteration or evaluation, the newest by default, with some of its episodes; or one episode
+    alone.
+
+    Raises:
+        UsageError: there is no such iteration or evaluation, or no such episode in it.
+    """
+    place = _place(shelf, index, episode)
+    if episode is not None:
+        shown = [_found(place, shelf.title(place.index), episode, full)]
+        print_pages([transcript(p, full=full) for p in shown], transcript_dict(shown[0]), as_json)
+        return
+    view = stored_view(shelf, place)
+    shown = sample_episodes(place.tables, episodes, full=full) if "episodes" in place.tables else []
+    pages: list[RenderableType] = [summary(view)]
+    data = summary_dict(view)
+    if shelf.split is not None and (scores := _scores(place)):
+        counts = {name: value for m in place.manifests for name, value in m.metrics.items()}
+        pages.insert(0, evaluation_table(shelf.split, place.index, scores, counts))
+        data |= {"scores": scores}
+    for played in shown:
+        pages += [Text(), transcript(played, full=full)]
+    print_pages(pages, data | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
+
+
+def stored_view(shelf: Shelf, place: Place) -> IterationView:
+    """The summary of what is stored, computed from its tables."""
+    run, index = shelf.run, place.index
+    # the tables of a replay are partly its run's, whose stages took their time then
+    own = [m for m in place.manifests if m.stage not in place.inherited]
+    seconds = {m.stage: m.seconds for m in own}
+    accounts = [a for m in place.manifests for a in m.accounts]
+    notes = [n for m in own for n in m.notes]
+    if not place.finished:
+        notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    where = {"tables": place.store.folder.url}
+    alarms: list[str] = []
+    if shelf.replay is not None:
+        checkpoints = f"{run.folder.url}/replays/{shelf.replay}/checkpoints"
+        where |= {"checkpoints": checkpoints} if any(n.startswith("updates/") for n in place.tables) else {}
+    elif shelf.split is None:
+        where = places_of(run, index, run.info.get("tracker", {}).get("link"))
+        alarms = [str(alarm) for alarm in stored_alarms(run, index)]
+    shown = (
+        place.tables if shelf.split is None else {n: place.tables[n] for n in _PLAYED if n in place.tables}
+    )
+    return IterationView(
+        run=shelf.name,
+        iteration=index,
+        title=shelf.title(index),
+        metrics=iteration_metrics(shown, accounts, seconds),
+        accounts=accounts,
+        updates=update_summaries(place.tables),
+        seconds=seconds,
+        notes=notes,
+        alarms=alarms,
+        where=where,
+    )
+
+
+def stored_alarms(run: Run, index: int) -> list[Alarm]:
+    """The alarms that there were after a finished iteration."""
+    text = run.iteration(index).folder.read_text("done.json")
+    return [Alarm(**raw) for raw in json.loads(text).get("alarms", ())] if text else []
+
+
+def _place(shelf: Shelf, index: int | None, episode: str | None) -> Place:
+    """The one asked for, that of the episode, or the newest."""
+    head = (episode or "").partition("/")[0]
+    if index is None and head.isdigit():
+        index = int(head)
+    return shelf.place(shelf.chosen(index))
+
+
+def _scores(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(place.store.folder.read_text("result.json") or "{}").get(
+        "scores", []
+    )
+    return found
+
+
+def _found(place: Place, title: str, episode: str, full: bool) -> Played:
+    there = "episodes" in place.tables
+    played = find_episode(place.tables, episode, full=full) if there else None
+    if played is None:
+        some = [str(p.episode["episode_id"]) for p in sample_episodes(place.tables, 3)] if there else []
+        raise UsageError(
+            f"{title} has no episode {episode!r}; it has, for example: {', '.join(some) or 'none'}"
+        )
+    return played

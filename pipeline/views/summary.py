@@ -1,0 +1,84 @@
+"""The end of an iteration or an evaluation as a page, and one line for each iteration of a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pipeline.store.run import Run
+from pipeline.views.files import update_summaries
+from pipeline.views.output import print_pages
+from pipeline.views.render import (
+    IterationView,
+    alarm_line,
+    echo,
+    evaluation_table,
+    make_console,
+    places,
+    summary,
+    training_line,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from pipeline.run.evaluation import Evaluated
+    from pipeline.run.execution import Finished
+
+
+def print_summary(run: Run, finished: Finished, link: str | None) -> None:
+    """Print the summary of an iteration that has just ended; the last lines say where everything is."""
+    echo(make_console(), summary_of(run, finished, link))
+
+
+def summary_of(run: Run, finished: Finished, link: str | None = None) -> RenderableType:
+    """The summary of an iteration that has just ended."""
+    return summary(
+        IterationView(
+            run=run.name,
+            iteration=finished.index,
+            metrics=finished.metrics,
+            accounts=finished.accounts,
+            updates=update_summaries(finished.tables),
+            seconds={name: manifest.seconds for name, manifest in finished.manifests.items()},
+            notes=finished.notes,
+            alarms=[str(alarm) for alarm in finished.alarms],
+            resumed=finished.resumed,
+            where=places_of(run, finished.index, link),
+        )
+    )
+
+
+class TrainingLog:
+    """One printed line for each iteration of a training; keeps the last for the summary."""
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+        self.last: Finished | None = None
+        self._console = make_console()
+        self._alarms: set[str] = set()  # that were said
+
+    def add(self, finished: Finished) -> None:
+        self.last = finished
+        line = training_line(finished.metrics, finished.index, self.iterations, finished.seconds)
+        now = {alarm.key: alarm for alarm in finished.alarms}
+        begun = [alarm_line(str(alarm)) for key, alarm in now.items() if key not in self._alarms]
+        over = [Text(f"  alarm over: {visible(key)}", "green") for key in sorted(self._alarms - now.keys())]
+        echo(self._console, line, *begun, *over)
+        self._alarms = set(now)
+
+
+def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:
+    """Print the scores of one evaluation, and where its tables are."""
+    data = found.as_dict()
+    table = evaluation_table(found.split, found.index, data["scores"], data["episodes"])
+    notes = [Text(f"  note: {visible(note)}", "yellow") for note in found.done.notes]
+    where = places({"  tables": found.folder})
+    print_pages([table, *notes, where], data | {"folder": found.folder}, as_json)
+
+
+def places_of(run: Run, iteration: int, link: str | None) -> dict[str, str]:
+    """Where the tables, the checkpoints and the tracker's page are."""
+    where = {"tables": run.iteration(iteration).folder.url, "checkpoints": f"{run.folder.url}/checkpoints"}
+    return where | ({"MLflow": link} if link else {})
