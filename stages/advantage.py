@@ -18,7 +18,8 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.credit.moments import Moments
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from stages.token_advantages import part as pure

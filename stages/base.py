@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
+from stages.lease import NO_FLEET, Fleet, Lease, leased
 from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
-
-Lease = Literal["none", "engine", "trainer"]
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Context:
 
     iteration: int
     progress: Progress = field(default_factory=Quiet)
-    fleet: Any = None  # pipeline.run.fleet.Fleet, for stages that hold a lease
+    fleet: Fleet = NO_FLEET  # as much of it as the stage's lease names (`stages.lease`)
 
 
 class Stage(Protocol):
@@ -92,8 +91,9 @@ class Stage(Protocol):
 
     `inputs` and `outputs` map table names to schemas; `folder` is where the manifest lies, within
     the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
-    A stage may also have `carried`: inputs that are outputs of the iteration before, by name; they have
-    no parts in the first iteration.
+    `lease` says what it borrows of the fleet: "none" is nothing, "engine" the players, "trainer" trainers and
+    their checkpoints. A stage may also have `carried`: inputs that are outputs of the iteration before, by
+    name; they have no parts in the first iteration.
     """
 
     @property
@@ -118,11 +118,12 @@ def check_chain(stages: Sequence[Stage]) -> None:
     """Refuse a list of stages in which an input is not an earlier stage's output of the same schema.
 
     Raises:
-        UsageError: naming the stage, the table and what is there instead.
+        UsageError: naming the stage, the table and what is there instead; or a lease that there is not.
     """
     known: dict[str, tuple[str, pa.Schema]] = {}
     written = {table: schema for stage in stages for table, schema in stage.outputs.items()}
     for stage in stages:
+        leased(stage, None)
         carried = carried_of(stage)
         for table, schema in stage.inputs.items():
             if table in carried and written.get(carried[table]) == schema:

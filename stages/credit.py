@@ -21,7 +21,8 @@ from rewards.credit.assign import (
 )
 from rewards.credit.silent import LeaveOutSilent
 from rewards.scoring.reasons import count_kinds
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.trajectory import BASELINES, CREDIT

@@ -20,7 +20,8 @@ from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from rewards.scoring.reasons import kind_of
 from rewards.scoring.score import NO_FAILURES, score_turns
 from rewards.scoring.weighted import WeightedRewards
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.trajectory import EPISODES, EVALUATION, NOT_THE_POLICYS_DOING

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rewards.scoring.reasons import kind_of
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
 from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.errors import RunFailed, SchemaError, UsageError

@@ -20,7 +20,8 @@ from rewards.scoring.key_order import key_order
 from rewards.scoring.reasons import count_kinds
 from rewards.scoring.score import Truncated, score_turns
 from rewards.scoring.weighted import WeightedRewards
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from workflows.trajectory import REWARDS, TURN_KEYS

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.players.actor import Shard, play_shard, receipt_uri
 from stages.tables.filesystem import filesystem

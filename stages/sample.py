@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from workflows.data.tasks import choose
 from workflows.trajectory import TASKS

@@ -12,7 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.token_advantages.spec import Need
 from workflows.errors import UsageError

@@ -13,7 +13,8 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
+from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink
 from workflows.errors import UsageError

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stages.base import Account, Context, Lease, StageResult
+from stages.base import Account, Context, StageResult
 from stages.engines.base import Weights
+from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model

@@ -14,6 +14,7 @@ from pipeline.metrics.alarms import Alarm
 from pipeline.store import run as store
 from pipeline.store.run import IterationStore, Manifest
 from stages.base import Account, Context, Progress, Stage
+from stages.lease import Fleet, leased
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
 
@@ -49,7 +50,7 @@ def run_stages(
     *,
     what: str,
     progress: Progress,
-    fleet: Any = None,
+    fleet: Fleet | None = None,
     tables: Mapping[str, TableRef] | None = None,
     remedy: str = ANEW,
 ) -> Finished:
@@ -107,10 +108,10 @@ def _execute(
     inputs: Mapping[str, TableRef],
     fingerprint: Mapping[str, Any],
     progress: Progress,
-    fleet: Any,
+    fleet: Fleet | None,
 ) -> Manifest:
     started = time.monotonic()
-    result = stage.run(inputs, place.sinks(stage), Context(place.index, progress, fleet))
+    result = stage.run(inputs, place.sinks(stage), Context(place.index, progress, leased(stage, fleet)))
     for account in result.accounts:
         account.check()
     return place.commit(stage, result, fingerprint, inputs, time.monotonic() - started)

@@ -10,15 +10,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stages.base import Progress, Quiet
 from stages.engines.base import EngineSpec, Weights
 from stages.players.actor import PlayerSpec, start_player
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
+from workflows.engine import AnyEngine
 from workflows.errors import RunFailed
 from workflows.models import ModelMap
+
+if TYPE_CHECKING:
+    from stages.training.group import TrainerGroup
+
+Actor = Any  # a handle of a Ray actor, whose methods Ray makes when it runs
 
 MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
@@ -50,14 +56,14 @@ class Fleet:
     version_of: Callable[[str], int]
     redo: Callable[[str, int], Sequence[tuple[int, Mapping[str, Any]]]]
     progress: Progress = field(default_factory=Quiet)
-    _engines: dict[str, Any] = field(default_factory=dict)  # base_id → actor
-    _clients: dict[str, Any] = field(default_factory=dict)  # model_id → EngineClient or OpenAIEngine
-    _trainers: dict[str, Any] = field(default_factory=dict)  # model_id → TrainerGroup
-    _players: dict[str, list[Any]] = field(default_factory=dict)  # by what they play for
+    _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
+    _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
+    _trainers: dict[str, TrainerGroup] = field(default_factory=dict)  # by model id
+    _players: dict[str, list[Actor]] = field(default_factory=dict)  # by what they play for
     _last_trained: str | None = None
     _asleep: bool = False
 
-    def players(self, purpose: str = "train") -> list[Any]:
+    def players(self, purpose: str = "train") -> list[Actor]:
         """Players with every engine up, awake and at the newest weights."""
         self._start_engines()
         self._wake()
@@ -70,7 +76,7 @@ class Fleet:
         """This fleet for a rollout that is not training's."""
         return Lent(self, purpose)
 
-    def trainer(self, model_id: str) -> Any:
+    def trainer(self, model_id: str) -> TrainerGroup:
         """The trainer group of a model, at its newest version. Engines give their device memory back."""
         self._sleep()
         last = self._last_trained
@@ -100,7 +106,7 @@ class Fleet:
             return
         self._wake()
         ray.get(self._engines[base_id].reload.remote(weights))
-        self._clients[weights.model_id].set_version(weights.version)
+        self._clients[weights.model_id].policy_version = weights.version
         versions = {weights.model_id: weights.version}
         players = [p for some in self._players.values() for p in some]
         ray.get([p.set_versions.remote(versions) for p in players])
@@ -110,23 +116,25 @@ class Fleet:
         `engine/<base>` and `trainer/<base>`; without those that are not up or give no answer."""
         import ray
 
-        asked = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
-        found: dict[str, int] = {}
-        for name, ref in asked.items():
+        answers = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
+        peaks: dict[str, int] = {}
+        for name, answer in answers.items():
             with contextlib.suppress(ray.exceptions.RayError):  # a number for people is no reason to fail
-                found[name] = ray.get(ref, timeout=MEMORY_SECONDS)
+                peaks[name] = ray.get(answer, timeout=MEMORY_SECONDS)
         for model_id, group in self._trainers.items():
             name = f"trainer/{self._base_of(model_id)}"  # adapters on one base share its processes
-            if name not in found:
-                found[name] = sum(group.peak_memory())
-        return found
+            if name not in peaks:
+                peaks[name] = sum(group.peak_memory())
+        return peaks
 
     def close(self) -> None:
         """Release everything; safe to call twice, and after any failure."""
+        from stages.engines.start import stop_engines
+
         for group in self._trainers.values():
             group.close()
         _kill([p for some in self._players.values() for p in some])
-        _kill(list(self._engines.values()))
+        stop_engines(list(self._engines.values()))
         self._trainers.clear()
         self._last_trained = None
         self._players.clear()
@@ -165,10 +173,10 @@ class Fleet:
                 trainable=model.trainable,
             )
             self._bring_up(model.model_id, self._engines[base_id])
-            client.set_version(self.version_of(model.model_id))
+            client.policy_version = self.version_of(model.model_id)
             self._clients[model.model_id] = client
 
-    def _bring_up(self, model_id: str, engine: Any) -> None:
+    def _bring_up(self, model_id: str, engine: Actor) -> None:
         """Give an engine, which starts with initial weights, the newest of one of its models."""
         import ray
 
@@ -176,8 +184,8 @@ class Fleet:
         if version == 0:
             return
         uri = self.checkpoint_uri(model_id, version)
-        found = read_manifest(uri)
-        ray.get(engine.reload.remote(Weights(model_id, f"{uri}/weights", version, found["hash"])))
+        announced = read_manifest(uri)["hash"]
+        ray.get(engine.reload.remote(Weights(model_id, f"{uri}/weights", version, announced)))
 
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
         if version > 0 and version not in self.checkpoints.weights_versions(model_id):
@@ -189,7 +197,7 @@ class Fleet:
             if group.version and group.version not in self.checkpoints.checkpoint_versions(model_id):
                 group.save(self.checkpoint_uri(model_id, group.version))
 
-    def _start_trainer(self, model_id: str) -> Any:
+    def _start_trainer(self, model_id: str) -> TrainerGroup:
         """A trainer at the model's newest version: from its checkpoint, or from an older one by
         redoing the updates since then from their stored partitions."""
         from stages.training.group import TrainerGroup
@@ -233,16 +241,28 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What a rollout stage sees of a fleet when it plays for another purpose than training."""
+    """A fleet whose players play for another purpose than training; implements `stages.lease.Fleet`."""
 
     fleet: Fleet
     purpose: str
 
-    def players(self) -> list[Any]:
+    def players(self) -> list[Actor]:
         return self.fleet.players(self.purpose)
 
+    def trainer(self, model_id: str) -> TrainerGroup:
+        return self.fleet.trainer(model_id)
 
-def _kill(actors: list[Any]) -> None:
+    def checkpoint_uri(self, model_id: str, version: int) -> str:
+        return self.fleet.checkpoint_uri(model_id, version)
+
+    def checkpoint_is_due(self, version: int) -> bool:
+        return self.fleet.checkpoint_is_due(version)
+
+    def weights_changed(self, weights: Weights) -> None:
+        self.fleet.weights_changed(weights)
+
+
+def _kill(actors: Sequence[Actor]) -> None:
     import ray
 
     if not ray.is_initialized():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import traceback
 from collections.abc import Sequence
@@ -141,16 +142,26 @@ def wait_ready(handles: Sequence[Any], timeout_seconds: float = 600) -> list[dic
 
 
 def stop_engine(handle: Any, timeout_seconds: float = 30) -> None:
-    """End an engine: asked first, so that its own child processes end too, then by force."""
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
+    """End one engine: see `stop_engines`."""
+    stop_engines([handle], timeout_seconds)
 
+
+def stop_engines(handles: Sequence[Any], timeout_seconds: float = 30) -> None:
+    """End engines: all are asked at once, so that their own child processes end too, then by force.
+
+    Does nothing where Ray is down already.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    if not handles or not ray.is_initialized():
+        return
     try:
-        ray.get(handle.close.remote(), timeout=timeout_seconds)
-    except (RayError, GetTimeoutError):
-        pass  # dead or stuck: ended by force below
+        with contextlib.suppress(RayError):  # dead: Ray says so, and the end by force changes nothing
+            ray.wait([h.close.remote() for h in handles], num_returns=len(handles), timeout=timeout_seconds)
     finally:
-        ray.kill(handle)
+        for handle in handles:
+            ray.kill(handle)
 
 
 def connect(
