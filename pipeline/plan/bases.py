@@ -1,4 +1,4 @@
-"""Adapters and their bases in the settings: who may stand on whom, and what a base decides for all on it."""
+"""Which models share a base, and which settings an adapter inherits from it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def adapters_for_roles(
     base = pattern.model_copy(
         update={"adapter": None, "train": False, **{k: getattr(defaults, k) for k in _OF_THE_TRAINED}}
     )
-    own = pattern.model_copy(
+    adapter = pattern.model_copy(
         update={"base": pattern_id, "adapter": pattern.adapter or AdapterSection(), "train": True}
     )
-    return {pattern_id: base} | dict.fromkeys(roles, own)
+    return {pattern_id: base} | dict.fromkeys(roles, adapter)
 
 
 def with_bases(models: Mapping[str, ModelSection], spoken: Collection[str]) -> dict[str, ModelSection]:
-    """`models` where each adapter has its base's own keys, and each base stays as it is.
+    """`models` where each adapter has the keys that its base decides, and no base is trained.
 
     Args:
         models: the sections by model id.
@@ -73,12 +73,12 @@ def with_bases(models: Mapping[str, ModelSection], spoken: Collection[str]) -> d
 
 
 def base_id_of(model_id: str, section: ModelSection) -> str:
-    """Whose engine serves a model; an adapter that names no base is alone on its checkpoint."""
+    """The id of the base whose engine serves a model: an adapter that names none is alone on its own."""
     return section.base or model_id
 
 
 def only_bases(models: Mapping[str, ModelSection], spoken: Collection[str]) -> set[str]:
-    """Sections that adapters stand on and that nobody speaks with: they are no models of the team."""
+    """Ids of bases that no role speaks with, which are therefore not models of the team."""
     return {s.base for s in models.values() if s.base is not None} - set(spoken)
 
 
@@ -110,8 +110,8 @@ def _adapter(model_id: str, section: ModelSection, models: Mapping[str, ModelSec
         )
     _refuse_untrainable(f"models.{base_id}", base)
     for key in OF_THE_BASE:
-        mine, its = getattr(section, key), getattr(base, key)
-        if key in section.model_fields_set and mine != its:
+        value, shared = getattr(section, key), getattr(base, key)
+        if key in section.model_fields_set and value != shared:
             raise UsageError(
                 f"{where}.{key} differs from that of its base {base_id!r}, and one engine and one trainer "
                 f"process serve all adapters of a base; set it in [models.{base_id}] only"

@@ -19,9 +19,8 @@ from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
 from workflows.loading import source_hash
 
+_OF_PACE = {"max_in_flight", "players"}
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}
-_LATER_DATA_KEYS = {"repeats": "fold", "delimiter": ",", "encoding": "utf-8"}
-_NEVER = object()
 _OF_TRAINERS = {"trainer", "ppo", "critic", "reference"}
 
 
@@ -37,10 +36,10 @@ def fingerprints_of(
     """
     partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
     tokens = {model_id: algorithm.tokens for model_id, algorithm in by_model.items()}
-    rollout = resolved.rollout.model_dump(mode="json", exclude={"max_in_flight", "players"})
+    rollout = _without(resolved.rollout.fingerprint(), _OF_PACE)
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
-            "data": _without_defaults(resolved.data.model_dump(mode="json")),
+            "data": resolved.data.fingerprint(),
             "seed": resolved.run.seed,
             "shard": resolved.rollout.tasks_per_shard,
         },
@@ -48,11 +47,6 @@ def fingerprints_of(
         **pure_fingerprints(resolved, partition, tokens),
     }
     return fingerprints | trainer_fingerprints(resolved.model_plans, stages, by_model)
-
-
-def _without_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """[data] without the keys that came later and are as they were before: older runs go on."""
-    return {key: value for key, value in data.items() if value != _LATER_DATA_KEYS.get(key, _NEVER)}
 
 
 def trainer_fingerprints(
@@ -66,7 +60,7 @@ def trainer_fingerprints(
             continue
         model, algorithm = models[model_id], by_model[model_id]
         fingerprints[stage.name] = {
-            "trainer": model.section.trainer.model_dump(mode="json"),
+            "trainer": model.section.trainer.fingerprint(),
             "weights": _weights_of(model.section),
             "needs": sorted(algorithm.needs),
             "critic": asdict(algorithm.critic) if algorithm.critic else None,
@@ -74,7 +68,7 @@ def trainer_fingerprints(
         }
         if kind == "update":
             fingerprints[stage.name] |= {
-                "ppo": model.ppo.model_dump(mode="json"),
+                "ppo": model.ppo.fingerprint(),
                 "loss": asdict(algorithm.loss),
                 "loss_source": source_hash(algorithm.loss.name),
             }
@@ -92,7 +86,7 @@ def pure_fingerprints(
             "truncated": resolved.credit.truncated,
         },
         "credit": {
-            "credit": resolved.credit.model_dump(mode="json"),
+            "credit": resolved.credit.fingerprint(),
             "source": source_hash(str(resolved.credit.use)),
         },
         "partition": {
@@ -106,10 +100,10 @@ def pure_fingerprints(
 def team_fingerprint(resolved: Resolved) -> dict[str, Any]:
     """What the plays of a team depend on, beside their tasks, seeds and limits: how a team is trained and
     how fast its engines are asked is left out."""
-    roles = {name: role.section.model_dump(mode="json") for name, role in resolved.roles.items()}
-    models = {name: section.model_dump(mode="json") for name, section in resolved.model_sections.items()}
+    roles = {name: role.section.fingerprint() for name, role in resolved.roles.items()}
+    models = {name: section.fingerprint() for name, section in resolved.model_sections.items()}
     return {
-        "workflow": resolved.played.model_dump(mode="json"),
+        "workflow": resolved.played.fingerprint(),
         "workflow_source": source_hash(resolved.played.use),
         "roles": {name: _without(dump, _OF_TRAINED_ROLES) for name, dump in roles.items()},
         "models": {name: _without_pace(_without(dump, _OF_TRAINERS)) for name, dump in models.items()},
@@ -120,7 +114,7 @@ def team_fingerprint(resolved: Resolved) -> dict[str, Any]:
 def rewards_fingerprint(sections: Sequence[RewardSection]) -> dict[str, Any]:
     """What the numbers of these rewards depend on beside the plays."""
     return {
-        "rewards": [section.model_dump(mode="json") for section in sections],
+        "rewards": [section.fingerprint() for section in sections],
         "sources": {section.use: source_hash(section.use) for section in sections},
     }
 
@@ -149,7 +143,7 @@ def identity_of(resolved: Resolved, tasks: LoadedTasks) -> dict[str, Any]:
     """What a run is: another workflow, model, model map, data or seed is another run."""
     data = resolved.data
     return {
-        "workflow": resolved.played.model_dump(mode="json"),
+        "workflow": resolved.played.fingerprint(),
         "models": {name: _weights_of(section) for name, section in resolved.model_sections.items()},
         "roles": {name: role.model_id for name, role in resolved.roles.items()},
         "data": {"path": data.path, "split": data.split, "rows": tasks.fingerprint},
@@ -162,5 +156,5 @@ def _weights_of(section: ModelSection) -> str | dict[str, Any]:
     if name := engine_class(section.engine).weights_name(section.engine_options):
         return name
     if section.adapter is not None:
-        return {"checkpoint": section.checkpoint, "adapter": section.adapter.model_dump(mode="json")}
+        return {"checkpoint": section.checkpoint, "adapter": section.adapter.fingerprint()}
     return section.checkpoint

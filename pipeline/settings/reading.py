@@ -24,7 +24,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same before it is validated and completed: the tables of the file with the overrides in them.
+    """The tables of a settings file with `--set` overrides in them, before anything is validated.
 
     Raises:
         UsageError: the file is missing or not TOML, or an override has no place in it.
@@ -45,12 +45,12 @@ def read_toml(data: bytes, where: str) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
-        UsageError: it is not TOML.
+        UsageError: the data is not TOML in UTF-8; `where` names the file.
     """
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: not valid TOML: {error}") from None
+        raise UsageError(f"{where}: not valid TOML: {error}; correct the file at that place") from None
 
 
 def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
@@ -64,7 +64,7 @@ def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
 
 
 def settings_toml(settings: Settings) -> str:
-    """The resolved settings as TOML: what a run keeps, and what reads back to the same settings."""
+    """`settings` as TOML, which reads back to the same settings: what a run keeps as settings.toml."""
     return tomlkit.dumps(_without_none(settings.model_dump(mode="json")))
 
 
@@ -77,10 +77,10 @@ def _without_none(value: Any) -> Any:
 
 
 def set_override(raw: dict[str, Any], override: str) -> None:
-    """Apply one `key.path=value`, the value in TOML syntax, to nested settings.
+    """Apply one override `key.path=value`, the value in TOML syntax, to nested settings.
 
     Raises:
-        UsageError: it is not such a text, or its path leads nowhere.
+        UsageError: the text has no key or no `=`, or the path leads nowhere.
     """
     key, separator, text = override.partition("=")
     if not separator or not all(p.strip() for p in key.split(".")):
@@ -93,7 +93,7 @@ def set_override(raw: dict[str, Any], override: str) -> None:
 
 
 def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Put `value` at the dotted `key` of nested settings, which makes the sections on the way.
+    """Put `value` at the dotted `key` of nested settings, and make the sections on the way.
 
     Raises:
         UsageError: the path leads through a value, or to an entry that a list does not have.
@@ -107,16 +107,23 @@ def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
     elif isinstance(node, dict):
         node[path[-1]] = value
     else:
-        raise UsageError(f"{where}: {'.'.join(path[:-1])} is a value, it has no key {path[-1]!r}")
+        raise UsageError(
+            f"{where}: {'.'.join(path[:-1])} = {node!r} is a value, which has no key {path[-1]!r}; leave out "
+            f"what follows {path[-2]!r}"
+        )
 
 
 def _index(node: list[Any], step: str, where: str) -> int:
     if not step.isdigit() or int(step) >= len(node):
-        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries (0 to {len(node) - 1})")
+        entries = f"numbers from 0 to {len(node) - 1}" if node else "no entry to set; add it in the file"
+        raise UsageError(f"{where}: {step!r} is not an entry of that list, which has {entries}")
     return int(step)
 
 
 def _list_item(node: Any, step: str, where: str) -> Any:
     if not isinstance(node, list):
-        raise UsageError(f"{where}: a value stands where a section is expected, before {step!r}")
+        raise UsageError(
+            f"{where}: {node!r} stands before {step!r}, where a section or a list is expected; leave out "
+            f"{step!r} and what follows it"
+        )
     return node[_index(node, step, where)]

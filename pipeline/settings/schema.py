@@ -36,6 +36,8 @@ DataPath = str | tuple[str, ...] | dict[str, str | tuple[str, ...]]
 
 
 class DataSection(Section):
+    later = frozenset({"repeats", "delimiter", "encoding"})
+
     path: DataPath = "facts"
     """A task set that ships (facts, arithmetic, functions), a file, a folder, a pattern, a list of these, or
     a table that names the files of each split."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,12 +19,48 @@ ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class Section(BaseModel):
-    """Unknown keys are refused, values can't change."""
+    """Base of all sections: a section refuses unknown keys, and its values can't change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Keys that a version after the first runs added: with their default they are in no fingerprint."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The section as plain values, without keys of `later` that have their default.
+
+        A run that an older version began goes on, because a key that it did not know changes nothing.
+        """
+        return dict(_without_later(self, self.model_dump(mode="json")))
+
+
+def _without_later(value: Any, dump: Any) -> Any:
+    """`dump`, the plain form of `value`, without the later keys of the sections in it."""
+    if isinstance(value, Section):
+        fields = type(value).model_fields
+        kept = {
+            key: getattr(value, key)
+            for key in dump
+            if key not in value.later
+            or getattr(value, key) != fields[key].get_default(call_default_factory=True)
+        }
+        return {key: _without_later(each, dump[key]) for key, each in kept.items()}
+    if isinstance(value, Mapping):
+        return {key: _without_later(each, dump[key]) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_later(each, plain) for each, plain in zip(value, dump, strict=True)]
+    return dump
+
 
 def validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+    """`raw` as a section of the type `model`.
+
+    Args:
+        where: what the message begins with: a file, or a section's name.
+
+    Raises:
+        UsageError: one message with every key that is unknown and every value that is not as declared.
+    """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
