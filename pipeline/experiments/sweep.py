@@ -26,7 +26,7 @@ from pipeline.settings.reading import parse_settings, read_settings
 from pipeline.settings.schema import Settings
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run
-from pipeline.tracking.tracker import Tracker
+from pipeline.tracking.tracker import EvaluationRecord, Tracker
 from pipeline.views.progress import RichProgress, duration
 from pipeline.views.render import echo, make_console, places, visible
 from workflows.errors import RunFailed, UsageError
@@ -269,7 +269,7 @@ def _compare(sweep: Sweep, folder: SweepFolder, tracker: Tracker, console: Conso
     where = folder.folder.child("compare").url
     files = write_comparison(found, where)
     tracker.log_files(FOLDER, files)
-    tracker.log_evaluation("points", len(named.histories), point_metrics(found))
+    tracker.log_evaluation(EvaluationRecord("points", len(named.histories), point_metrics(found)))
     places_ = {"plots": where} | ({"MLflow": link} if (link := tracker.link()) else {})
     echo(console, Text(), comparison_page(found), Text(), places(places_))
 

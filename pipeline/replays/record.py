@@ -16,6 +16,7 @@ from pipeline.store import run as store
 from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
+from pipeline.tracking.tracker import Contents, EvaluationRecord, IterationRecord
 from pipeline.views.files import all_updates, csv_of
 from pipeline.views.render import brief
 from stages.tables.parquet import TableRef
@@ -47,16 +48,17 @@ def record_replay(result: Replayed) -> str | None:
             at = max(m.finished_at for m in done.manifests.values())
             if plan.source.split is None:
                 metrics = replay_metrics(done, result.own_tables(index), result.moved.get(index))
-                tracker.log_iteration(index, metrics, functools.partial(_files_of, result, index), at)
+                contents = functools.partial(_contents, result, index)
+                tracker.log_iteration(IterationRecord(index, metrics, at, contents=contents))
             else:
                 metrics = score_metrics(plan.source.split, result.scores[index]["scores"])
-                tracker.log_evaluation(plan.source.split, index, metrics, at=at)
+                tracker.log_evaluation(EvaluationRecord(plan.source.split, index, metrics, at))
         return tracker.link()
     finally:
         tracker.close()
 
 
-def _files_of(result: Replayed, index: int) -> dict[str, bytes]:
+def _contents(result: Replayed, index: int) -> Contents:
     """What goes with the metrics of one replayed iteration."""
     plan, moved = result.plan, result.moved.get(index)
     files = {
@@ -65,7 +67,7 @@ def _files_of(result: Replayed, index: int) -> dict[str, bytes]:
     }
     if plan.training:
         files["updates.csv"] = csv_of(all_updates(result.own_tables(index))).encode()
-    return files
+    return Contents(files)
 
 
 def replay_metrics(done: Finished, own: dict[str, TableRef], moved: Movement | None) -> dict[str, float]:

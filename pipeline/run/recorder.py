@@ -6,7 +6,6 @@ off, is logged after the next thing that the tracker takes.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -19,9 +18,9 @@ from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, stored_tables
-from pipeline.store.samples import Chosen, choose_episodes
-from pipeline.tracking.spans import Trace, trace_of
-from pipeline.tracking.tracker import Tracker
+from pipeline.store.samples import choose_episodes
+from pipeline.tracking.spans import trace_of
+from pipeline.tracking.tracker import Contents, EvaluationRecord, IterationRecord, Tracker
 from pipeline.views.files import iteration_files, note_of
 from pipeline.views.summary import summary_of
 
@@ -53,18 +52,13 @@ class Recorder:
             return True
         done = found.done
 
-        def traces() -> list[Trace]:
+        def contents() -> Contents:
             count, seed = self.settings.tracking.sample_episodes, self.settings.run.seed
             chosen = choose_episodes(done.tables, count, seed, metric=found.best)
-            return [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen]
+            return Contents(files(), [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen])
 
         logged = self.tracker.log_evaluation(
-            found.split,
-            found.index,
-            found.metrics(),
-            files,
-            at=_time_of(done),
-            traces=traces,
+            EvaluationRecord(found.split, found.index, found.metrics(), _time_of(done), contents)
         )
         if logged:
             folder.write_text(MARK, "{}")
@@ -118,20 +112,20 @@ class Recorder:
         tracking = settings.tracking
         count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
 
-        @functools.cache
-        def sample() -> list[Chosen]:
-            return choose_episodes(done.tables, count, settings.run.seed)
+        def contents() -> Contents:
+            sample = choose_episodes(done.tables, count, settings.run.seed)
+            page = summary_of(self.run, done)
+            return Contents(
+                iteration_files(done.tables, done.accounts, settings_toml(settings), sample, page),
+                [trace_of(chosen) for chosen in sample],
+                note_of(page, done.alarms) if newest else None,
+            )
 
-        page = summary_of(self.run, done)
+        # its time is the tables', so that logging it again after a kill gives the same point
         return self.tracker.log_iteration(
-            done.index,
-            done.metrics,
-            lambda: iteration_files(done.tables, done.accounts, settings_toml(settings), sample(), page),
-            # its time is the tables', so that logging it again after a kill gives the same point
-            at=_time_of(done),
-            alarms=done.alarms if newest else None,
-            traces=lambda: [trace_of(chosen) for chosen in sample()],
-            note=(lambda: note_of(page, done.alarms)) if newest else None,
+            IterationRecord(
+                done.index, done.metrics, _time_of(done), done.alarms if newest else None, contents
+            )
         )
 
     def _stored(self, index: int) -> Finished:

@@ -19,11 +19,10 @@ from pipeline.settings.program import hint
 from pipeline.tracking.deadline import Worker
 from pipeline.tracking.mlflow_record import MlflowRecord
 from pipeline.tracking.mlflow_store import MARK
-from pipeline.tracking.tracker import Files
+from pipeline.tracking.tracker import Contents, EvaluationRecord, Files, IterationRecord
 
 if TYPE_CHECKING:
     from pipeline.metrics.alarms import Alarm
-    from pipeline.tracking.spans import Trace
 
 START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
 LOG_SECONDS: Final = 20.0
@@ -94,50 +93,28 @@ class MlflowTracker:
             return None
         return self._safely("start", self._begin, None)
 
-    def log_iteration(
-        self,
-        iteration: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-        alarms: Sequence[Alarm] | None = None,
-        traces: Callable[[], Sequence[Trace]] | None = None,
-        note: Callable[[], str] | None = None,
-    ) -> bool:
-        """Log metrics at step `iteration`, and files under `iterations/<iteration>/`.
+    def log_iteration(self, record: IterationRecord) -> bool:
+        """Log metrics at the iteration's step, and files under `iterations/<iteration>/`.
 
         Metrics that MLflow would refuse or bend (not finite, not a number, a bad name) are left out,
-        so that they cost no others. `files`, `traces` and `note` make theirs when they are needed. The
-        alarms are tags of the run: `alarms` names them, `alarm/<name>` says what it is; one that is over
-        goes. The note is Markdown and becomes the run's description.
+        so that they cost no others. Alarms are tags of the run: `alarms` names them, `alarm/<name>` says
+        what each is, and the tag of one that is over goes.
         """
 
         def log() -> None:
-            self._log_now(iteration, metrics, files, at, MARK, f"iterations/{iteration:05d}")
-            if alarms is not None:
-                self._record.replace_tags("alarm/", alarm_tags(alarms))
-            if note is not None:
-                self._record.write_note(note())
-            if traces is not None:
-                self._record.log_traces(traces())
+            self._log_numbers(record, MARK)
+            if record.alarms is not None:
+                self._record.replace_tags("alarm/", alarm_tags(record.alarms))
+            self._log_contents(record.contents(), f"iterations/{record.index:05d}")
 
         return self._done(log)
 
-    def log_evaluation(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-        traces: Callable[[], Sequence[Trace]] | None = None,
-    ) -> bool:
-        """Log an evaluation at `step`, the number of finished iterations; files go to `plots/`."""
+    def log_evaluation(self, record: EvaluationRecord) -> bool:
+        """Log an evaluation at its step, the number of finished iterations; files go to `plots/`."""
 
         def log() -> None:
-            self._log_now(step, metrics, files, at, f"{MARK}/evaluate/{slug(split)}", "plots")
-            if traces is not None:
-                self._record.log_traces(traces())
+            self._log_numbers(record, f"{MARK}/evaluate/{slug(record.split)}")
+            self._log_contents(record.contents(), "plots")
 
         return self._done(log)
 
@@ -145,21 +122,20 @@ class MlflowTracker:
         """Store files by name in a folder of the run's artifacts, in place of those of the same name."""
         return self.run_id is not None and self._done(lambda: self._record.log_files(folder, files))
 
-    def _log_now(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None,
-        at: float | None,
-        mark: str,
-        folder: str,
-    ) -> None:
-        """On the worker's thread."""
+    def _log_numbers(self, record: IterationRecord | EvaluationRecord, mark: str) -> None:
+        """On the worker's thread, and once: the mark says that the numbers are there."""
         if self.run_id is None and self._begin is not None:
             self._begin()
-        self._record.log_metrics(step, metrics, at, mark)
-        if files is not None:
-            self._record.log_files(folder, files())
+        self._record.log_metrics(record.index, record.metrics, record.at, mark)
+
+    def _log_contents(self, contents: Contents, folder: str) -> None:
+        """On the worker's thread; what is there is replaced."""
+        if contents.files:
+            self._record.log_files(folder, contents.files)
+        if contents.note is not None:
+            self._record.write_note(contents.note)
+        if contents.traces:
+            self._record.log_traces(contents.traces)
 
     def _done(self, log: Callable[[], None]) -> bool:
         def logged() -> bool:

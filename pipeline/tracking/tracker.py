@@ -1,15 +1,58 @@
-"""What a run asks of whoever records it."""
+"""Where a run is recorded, and the values that it is told: a record of each iteration and each evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pipeline.metrics.alarms import Alarm
     from pipeline.tracking.spans import Trace
 
-Files = Mapping[str, bytes]
+Files = Mapping[str, bytes]  # by name
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What stands beside the numbers of a record: files, episodes as traces, and a note.
+
+    The note is Markdown and becomes the description of the whole run; None leaves the one that is there.
+    """
+
+    files: Files = field(default_factory=dict)
+    traces: Sequence[Trace] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRecord:
+    """One iteration as it is recorded.
+
+    Args:
+        index: of the iteration, which is also its step.
+        metrics: numbers by name; the others are left out.
+        at: when it ended, in seconds since the epoch; None: now.
+        alarms: those that hold at this iteration; None leaves the ones that are recorded.
+        contents: makes what stands beside the numbers, and is called only where it is needed.
+    """
+
+    index: int
+    metrics: Mapping[str, float]
+    at: float | None = None
+    alarms: Sequence[Alarm] | None = None
+    contents: Callable[[], Contents] = Contents
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """One evaluation on a split, after `index` iterations; the rest as in `IterationRecord`."""
+
+    split: str
+    index: int
+    metrics: Mapping[str, float]
+    at: float | None = None
+    contents: Callable[[], Contents] = Contents
 
 
 class Tracker(Protocol):
@@ -27,29 +70,12 @@ class Tracker(Protocol):
         """Begin or continue the record; its id, to be kept, or None where there is none (yet)."""
         ...
 
-    def log_iteration(
-        self,
-        iteration: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-        alarms: Sequence[Alarm] | None = None,
-        traces: Callable[[], Sequence[Trace]] | None = None,
-        note: Callable[[], str] | None = None,
-    ) -> bool:
-        """Record one iteration; True if all of it is there now. `at` is its time, epoch seconds."""
+    def log_iteration(self, record: IterationRecord) -> bool:
+        """Record one iteration; True if all of it is there now."""
         ...
 
-    def log_evaluation(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        files: Callable[[], Files] | None = None,
-        at: float | None = None,
-        traces: Callable[[], Sequence[Trace]] | None = None,
-    ) -> bool:
-        """Record one evaluation at the number of iterations that were finished before it."""
+    def log_evaluation(self, record: EvaluationRecord) -> bool:
+        """Record one evaluation; True if all of it is there now."""
         ...
 
     def log_files(self, folder: str, files: Files) -> bool:
@@ -66,18 +92,18 @@ class Tracker(Protocol):
 
 
 class NoTracker:
-    """Records nothing."""
+    """A tracker that records nothing."""
 
     def start(self, *_: Any, **__: Any) -> None:
         return None
 
-    def log_iteration(self, *_: Any, **__: Any) -> bool:
+    def log_iteration(self, record: IterationRecord) -> bool:
         return False
 
-    def log_evaluation(self, *_: Any, **__: Any) -> bool:
+    def log_evaluation(self, record: EvaluationRecord) -> bool:
         return False
 
-    def log_files(self, *_: Any, **__: Any) -> bool:
+    def log_files(self, folder: str, files: Files) -> bool:
         return False
 
     def link(self) -> None:

@@ -16,14 +16,16 @@ from pipeline.tracking.mlflow_store import (
     local_database,
     tracking_uri,
 )
-from tests.support.mlflow_records import client_of, points, tracker_at
+from tests.support.mlflow_records import a_record, client_of, points, tracker_at
 
 
 def test_settings_tags_metrics_and_files_read_back_as_logged(uri, experiment):
     tracker = tracker_at(uri, experiment)
     settings = {"rollout": {"group_size": 4}, "rewards": [{"use": "f1"}, {"use": "format"}], "x": None}
     run_id = tracker.start("my run", None, settings, {"regime": "full", "git@commit": "abc"})
-    assert tracker.log_iteration(0, {"role/plan/return_mean": 0.5}, lambda: {"a.txt": b"text"}, at=1000.0)
+    assert tracker.log_iteration(
+        a_record(0, {"role/plan/return_mean": 0.5}, lambda: {"a.txt": b"text"}, at=1000.0)
+    )
     tracker.close()
     run = client_of(uri).get_run(run_id)
     assert run.info.run_name == "my run"
@@ -45,12 +47,12 @@ def test_a_repeated_iteration_is_logged_once_by_this_process_and_by_the_next(uri
     tracker = tracker_at(uri, experiment)
     run_id = tracker.start("r", None, {}, {}, key="k")
     for value in (0.5, 0.7):
-        assert tracker.log_iteration(0, {"loss": value})
+        assert tracker.log_iteration(a_record(0, {"loss": value}))
     # the next process finds the run by the run's key, though no id was stored
     again = tracker_at(uri, experiment)
     assert again.start("r", None, {}, {}, key="k") == run_id
-    assert again.log_iteration(0, {"loss": 0.9})
-    assert again.log_iteration(1, {"loss": 0.4})
+    assert again.log_iteration(a_record(0, {"loss": 0.9}))
+    assert again.log_iteration(a_record(1, {"loss": 0.4}))
     assert points(uri, run_id, "loss") == [(0, 0.5), (1, 0.4)]
     assert again.start("r", run_id, {}, {}) == run_id
     other = tracker_at(uri, experiment)
@@ -64,14 +66,14 @@ def test_a_bad_value_costs_no_other_and_is_not_logged(uri, experiment):
         "good": 1.5, "nan": math.nan, "inf": math.inf, "text": "x", "none": None, "a@b": 1.0, "/x": 1.0,
         "a/../b": 1.0, "iteration": 77.0,
     }  # fmt: skip
-    assert tracker.log_iteration(3, metrics)
+    assert tracker.log_iteration(a_record(3, metrics))
     assert client_of(uri).get_run(run_id).data.metrics == {"good": 1.5, "iteration": 3.0}
 
 
 def test_more_metrics_than_one_batch_holds_are_all_logged(uri, experiment):
     tracker = tracker_at(uri, experiment)
     run_id = tracker.start("r", None, {}, {})
-    assert tracker.log_iteration(0, {f"m{k}": float(k) for k in range(1500)})
+    assert tracker.log_iteration(a_record(0, {f"m{k}": float(k) for k in range(1500)}))
     assert len(client_of(uri).get_run(run_id).data.metrics) == 1501
 
 
@@ -112,9 +114,9 @@ def test_files_that_can_not_be_made_cost_no_metrics_and_no_second_point(uri, exp
     warnings = []
     tracker = tracker_at(uri, experiment, warn=warnings.append)
     run_id = tracker.start("r", None, {}, {})
-    assert not tracker.log_iteration(0, {"loss": 1.0}, lambda: {"a": 1 / 0})
+    assert not tracker.log_iteration(a_record(0, {"loss": 1.0}, lambda: {"a": 1 / 0}))
     assert "ZeroDivisionError" in warnings[0]
-    assert tracker.log_iteration(0, {"loss": 2.0}, lambda: {"a": b""})
+    assert tracker.log_iteration(a_record(0, {"loss": 2.0}, lambda: {"a": b""}))
     assert points(uri, run_id, "loss") == [(0, 1.0)]
 
 
@@ -124,12 +126,12 @@ def test_a_locked_database_holds_nothing_up_and_loses_nothing(uri, experiment):
     run_id = tracker.start("r", None, {}, {})
     with contextlib.closing(sqlite3.connect(local_database(uri))) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert not tracker.log_iteration(0, {"loss": 1.0})
-        assert not tracker.log_iteration(1, {"loss": 2.0})  # at once: the first still waits
+        assert not tracker.log_iteration(a_record(0, {"loss": 1.0}))
+        assert not tracker.log_iteration(a_record(1, {"loss": 2.0}))  # at once: the first still waits
         assert len(warnings) == 1  # one outage, one warning
         other.rollback()
     deadline = time.monotonic() + 20
-    while not all(tracker.log_iteration(i, {"loss": i + 1.0}) for i in (0, 1)):
+    while not all(tracker.log_iteration(a_record(i, {"loss": i + 1.0})) for i in (0, 1)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert points(uri, run_id, "loss") == [(0, 1.0), (1, 2.0)]
@@ -143,7 +145,7 @@ def test_a_server_that_does_not_answer_holds_nothing_up():
         server = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}"
         tracker = MlflowTracker(server, "e", warn=warnings.append, start_seconds=0.3, log_seconds=0.3)
         assert tracker.start("r", None, {}, {}) is None
-        assert not tracker.log_iteration(0, {"loss": 1.0})
+        assert not tracker.log_iteration(a_record(0, {"loss": 1.0}))
         tracker.close()
         assert tracker.link() is None
     assert len(warnings) == 1
@@ -160,12 +162,12 @@ def test_a_tracker_that_starts_later_logs_what_comes_then(uri, experiment, tmp_p
     here = f"sqlite:///{blocker}/mlflow.db"
     tracker = MlflowTracker(here, experiment, warn=warnings.append, begun=lambda *a: kept.append(a))
     tracker.start("r", None, {}, {}, wait=False)
-    assert not tracker.log_iteration(0, {"loss": 1.0})
+    assert not tracker.log_iteration(a_record(0, {"loss": 1.0}))
     assert len(warnings) == 1
     blocker.unlink()
     blocker.mkdir()
     os.link(local_database(uri), blocker / "mlflow.db")
-    assert tracker.log_iteration(1, {"loss": 2.0})
+    assert tracker.log_iteration(a_record(1, {"loss": 2.0}))
     assert points(uri, tracker.run_id, "loss") == [(1, 2.0)]
     assert kept == [(tracker.run_id, tracker.link())]
 

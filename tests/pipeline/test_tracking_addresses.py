@@ -16,6 +16,7 @@ from pipeline.tracking.mlflow_store import (
     tracking_uri,
 )
 from pipeline.tracking.tracker import NoTracker
+from tests.support.mlflow_records import a_record
 from workflows.errors import UsageError
 
 
@@ -81,7 +82,7 @@ def test_tags_name_the_commit_only_where_there_is_one(tmp_path):
 def test_no_tracker_records_nothing():
     tracker = NoTracker()
     assert tracker.start("r", None, {}, {}) is None
-    assert not tracker.log_iteration(0, {"loss": 1.0}, lambda: {})
+    assert not tracker.log_iteration(a_record(0, {"loss": 1.0}, lambda: {}))
     assert tracker.link() is None
     tracker.close()
 

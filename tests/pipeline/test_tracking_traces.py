@@ -5,7 +5,7 @@ import pytest
 from pipeline.metrics.alarms import Alarm
 from pipeline.store.samples import choose_episodes
 from pipeline.tracking.spans import trace_of
-from tests.support.mlflow_records import client_of, points, tracker_at
+from tests.support.mlflow_records import a_record, client_of, points, tracker_at
 from tests.support.stored_plays import QUESTION, a_play, stored
 
 
@@ -29,7 +29,7 @@ def traces(tmp_path_factory):
 def test_an_episode_reads_back_as_a_trace_of_the_run(uri, experiment, traces):
     tracker = tracker_at(uri, experiment)
     run_id = tracker.start("r", None, {}, {})
-    assert tracker.log_iteration(0, {}, traces=lambda: traces)
+    assert tracker.log_iteration(a_record(0, {}, traces=lambda: traces))
     found = traces_of(uri, run_id)
     assert len(found) == 3
     best, logged = next(t for t in traces if t.tags["chosen"] == "best"), found["00000/task/1"]
@@ -60,16 +60,16 @@ def test_an_episode_reads_back_as_a_trace_of_the_run(uri, experiment, traces):
 def test_a_repeated_iteration_leaves_one_trace_of_each_episode_as_it_was(uri, experiment, traces):
     tracker = tracker_at(uri, experiment)
     run_id = tracker.start("r", None, {}, {}, key=experiment)
-    assert tracker.log_iteration(0, {}, traces=lambda: traces)
+    assert tracker.log_iteration(a_record(0, {}, traces=lambda: traces))
     first = traces_of(uri, run_id)
     again = tracker_at(uri, experiment)  # the process that goes on after a kill
     assert again.start("r", None, {}, {}, key=experiment) == run_id
-    assert again.log_iteration(0, {}, traces=lambda: traces)
+    assert again.log_iteration(a_record(0, {}, traces=lambda: traces))
     second = traces_of(uri, run_id)
     assert {e: t.to_dict() for e, t in first.items()} == {e: t.to_dict() for e, t in second.items()}
     other = tracker_at(uri, experiment)
     other_id = other.start("another", None, {}, {})
-    assert other.log_iteration(0, {}, traces=lambda: traces[:1])
+    assert other.log_iteration(a_record(0, {}, traces=lambda: traces[:1]))
     assert (len(traces_of(uri, other_id)), len(traces_of(uri, run_id))) == (1, 3)
 
 
@@ -82,18 +82,18 @@ def test_alarms_are_tags_and_one_that_is_over_is_not(uri, experiment):
     def tags():
         return {k: v for k, v in client_of(uri).get_run(run_id).data.tags.items() if k.startswith("alarm")}
 
-    assert tracker.log_iteration(0, {}, alarms=[cut, quiet])
+    assert tracker.log_iteration(a_record(0, {}, alarms=[cut, quiet]))
     assert tags() == {
         "alarming": "mine",
         "alarms": "cut_off/reader, no_signal",
         "alarm/cut_off/reader": "since iteration 3: 80% are cut; look there",
         "alarm/no_signal": "since iteration 4: nothing to learn; look here",
     }
-    assert tracker.log_iteration(1, {}, alarms=[quiet])
+    assert tracker.log_iteration(a_record(1, {}, alarms=[quiet]))
     assert set(tags()) == {"alarming", "alarms", "alarm/no_signal"}
     again = tracker_at(uri, experiment)
     assert again.start("r", run_id, {}, {}) == run_id
-    assert again.log_iteration(2, {}, alarms=[])
+    assert again.log_iteration(a_record(2, {}, alarms=[]))
     assert tags() == {"alarming": "mine", "alarms": "none"}
 
 
@@ -102,10 +102,10 @@ def test_the_description_is_the_last_note_until_somebody_writes_one(uri, experim
     run_id = tracker.start("r", None, {}, {})
     client = client_of(uri)
     for index in range(2):
-        assert tracker.log_iteration(index, {}, note=lambda: f"iteration {index}" + "x" * 9000)  # noqa: B023
+        assert tracker.log_iteration(a_record(index, {}, note=lambda: f"iteration {index}" + "x" * 9000))  # noqa: B023
         assert f"iteration {index}x" in client.get_run(run_id).data.tags["mlflow.note.content"]
     client.set_tag(run_id, "mlflow.note.content", "mine")
-    assert tracker.log_iteration(2, {}, note=lambda: "iteration 2")
+    assert tracker.log_iteration(a_record(2, {}, note=lambda: "iteration 2"))
     assert client.get_run(run_id).data.tags["mlflow.note.content"] == "mine"
 
 
@@ -117,7 +117,9 @@ def test_traces_that_can_not_be_made_cost_a_warning_and_nothing_that_was_logged_
     def broken():
         raise ValueError("no such episode")
 
-    assert not tracker.log_iteration(0, {"loss": 0.5}, lambda: {"a.txt": b"x"}, alarms=[], traces=broken)
+    assert not tracker.log_iteration(
+        a_record(0, {"loss": 0.5}, lambda: {"a.txt": b"x"}, alarms=[], traces=broken)
+    )
     assert len(warnings) == 1
     assert "no such episode" in warnings[0]
     assert points(uri, run_id, "loss") == [(0, 0.5)]

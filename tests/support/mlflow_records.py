@@ -9,6 +9,7 @@ from pipeline.tracking.mlflow_store import (
     artifact_folder,
     tracking_uri,
 )
+from pipeline.tracking.tracker import Contents, IterationRecord
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +44,8 @@ def client_of(uri):
 
 def points(uri, run_id, name):
     return [(p.step, p.value) for p in client_of(uri).get_metric_history(run_id, name)]
+
+
+def a_record(index, metrics, files=dict, traces=tuple, note=lambda: None, **rest):
+    """An iteration's record; `files`, `traces` and `note` make theirs when they are needed."""
+    return IterationRecord(index, metrics, contents=lambda: Contents(files(), traces(), note()), **rest)

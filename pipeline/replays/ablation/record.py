@@ -9,6 +9,7 @@ from pipeline.replays.ablation.plot import ablation_files
 from pipeline.replays.record import tags_of, tracker_of, uri_of
 from pipeline.settings.names import slug
 from pipeline.store import run as store
+from pipeline.tracking.tracker import Contents, EvaluationRecord, IterationRecord
 
 
 def record_ablation(ablation: Ablation) -> str | None:
@@ -39,7 +40,8 @@ def record_ablation(ablation: Ablation) -> str | None:
             "ablation.json": store.dump(ablation.agreement.as_dict()).encode(),
             **ablation_files(ablation.agreement),
         }
-        parent.log_evaluation("ablation", 0, parent_metrics(ablation), lambda: files)
+        metrics = parent_metrics(ablation)
+        parent.log_evaluation(EvaluationRecord("ablation", 0, metrics, contents=lambda: Contents(files)))
         if parent_id is None:
             return None
         for name, plan in plans.items():
@@ -47,7 +49,7 @@ def record_ablation(ablation: Ablation) -> str | None:
             child_tags = {"mlflow.parentRunId": parent_id, "kind": "ablation variant", "variant": name}
             dump = plan.settings.model_dump(mode="json")
             child.start(f"{label}: {name}", None, dump, tags | child_tags, f"{at} {name}")
-            child.log_iteration(0, variant_metrics(ablation, name))
+            child.log_iteration(IterationRecord(0, variant_metrics(ablation, name)))
             child.close()
         return parent.link()
     finally:
