@@ -72,7 +72,14 @@ class Engine(Protocol):
     trainable: bool
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a chat, with the opening of the assistant's turn at the end."""
+        """The ids of a chat, with the opening of the assistant's turn at the end.
+
+        Special tokens that contents spell are text: they never become control ids.
+        """
+        ...
+
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        """How many special tokens the contents of a chat spell."""
         ...
 
     async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:

@@ -81,6 +81,10 @@ class ScriptedModel:
             ids += [_BEGIN, *self.encode(f"{message['role']}\n{message['content']}"), _END]
         return [*ids, _BEGIN, *self.encode("assistant\n")]
 
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        """None: no text can spell a mark."""
+        return 0
+
     def messages(self, prompt_token_ids: Sequence[int]) -> list[Message]:
         """The chat that was rendered to these ids."""
         chat: list[Message] = []
@@ -167,6 +171,9 @@ class ScriptedEngine:
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         return self.model.render(messages)
+
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        return self.model.special_tokens_in(messages)
 
     async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:
         asked_of = self.policy_version

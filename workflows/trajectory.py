@@ -27,6 +27,9 @@ _NAMED_VALUES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64(
 _TOKEN_IDS = pa.list_(pa.int32())
 _LOGPROBS = pa.list_(pa.float32())  # and other numbers, one for each token
 
+# A metric of a turn, where it is not 0: special tokens that its prompt's contents spell, encoded as text.
+SPECIAL_TOKENS_AS_TEXT: Final = "special_tokens_as_text"
+
 TURN_KEYS: Final = ("episode_id", "turn_index")
 
 TASKS: Final = pa.schema(

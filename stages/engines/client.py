@@ -56,6 +56,10 @@ class EngineClient:
         """
         return self.renderer.render(messages)
 
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        """How many special tokens the contents of a chat spell; `render` encodes those as text."""
+        return self.renderer.special_tokens_in(messages)
+
     async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample one completion; cancelling this call aborts the request in the engine.
 

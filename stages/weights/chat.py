@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
+from stages.weights.control import ControlTokens
+from stages.weights.template import chat_template_of, compile_template, special_tokens_of
 from workflows.engine import Message
 from workflows.errors import UsageError
 
@@ -25,6 +27,8 @@ class Renderer(Protocol):
     def tokenizer_hash(self) -> str: ...
 
     def render(self, messages: Sequence[Message]) -> list[int]: ...
+
+    def special_tokens_in(self, messages: Sequence[Message]) -> int: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
@@ -53,27 +57,27 @@ class ChatRenderer:
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the chat with the opening of the assistant's turn.
 
-        The template writes the special tokens, so the tokenizer adds none: no second BOS.
+        The template writes the special tokens, so the tokenizer adds none: no second BOS. What contents
+        spell of them is text (`stages.weights.control`).
         """
-        from jinja2 import TemplateError
+        control = self._control
+        if any(control.spelled_in(message["content"]) for message in messages):
+            chat, stand_ins = control.escaped(messages)
+            return control.encode(self._text(chat), stand_ins)
+        return list(self._tokenizer.encode(self._text(messages), add_special_tokens=False).ids)
 
-        try:
-            text = self._template.render(
-                {**self.options, "messages": list(messages), "add_generation_prompt": True}
-            )
-        except TemplateError as error:
-            roles = ", ".join(m["role"] for m in messages)
-            raise UsageError(
-                f"the chat template of {self.folder} refuses a chat of roles [{roles}]: {error}"
-            ) from None
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        """How many special tokens the contents of a chat spell, which are encoded as text."""
+        return self._control.count(messages)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of sampled ids without special tokens. For reading only: ids are never rebuilt from it."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a reply's text, without the end of its turn."""
+        """Ids of a reply's text, without the end of its turn. Special tokens that it spells are text."""
+        if self._control.spelled_in(text):
+            return self._control.encode_as_text(text)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     @property
@@ -87,10 +91,7 @@ class ChatRenderer:
         Raises:
             UsageError: the template writes no special token there, so no engine would stop at one.
         """
-        user: Message = {"role": "user", "content": "x"}
-        said = self._template.render(
-            {**self.options, "messages": [user, {"role": "assistant", "content": "y"}]}
-        )
+        said = self._text([_ASKED, _ANSWERED], opened=False)
         tail = said[said.rindex("y") + 1 :]
         ids = self._tokenizer.encode(tail.strip(), add_special_tokens=False).ids
         special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -114,18 +115,23 @@ class ChatRenderer:
     @cached_property
     def chat_template(self) -> str | None:
         """`chat_template.jinja`, or what tokenizer_config.json says (the default one of several)."""
-        file = Path(self.folder) / "chat_template.jinja"
-        if file.is_file():
-            return file.read_text(encoding="utf-8")
-        template = self._settings.get("chat_template")
-        if isinstance(template, list):
-            template = {entry["name"]: entry["template"] for entry in template}.get("default")
-        return template
+        return chat_template_of(Path(self.folder))
+
+    def _text(self, messages: Sequence[Message], opened: bool = True) -> str:
+        return self._template(messages, opened, self.options)
 
     @cached_property
-    def _settings(self) -> dict[str, Any]:
-        file = Path(self.folder) / "tokenizer_config.json"
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    def _control(self) -> ControlTokens:
+        file = Path(self.folder) / "tokenizer.json"
+        return ControlTokens(file, self._tokenizer, self._around_messages())
+
+    def _around_messages(self) -> set[int]:
+        """Ids that the template writes around messages; those of a chat that it refuses are left out."""
+        ids: set[int] = set()
+        for chat, opened in (([_ASKED], True), ([_ASKED, _ANSWERED], False)):
+            with suppress(UsageError):
+                ids.update(self._tokenizer.encode(self._text(chat, opened), add_special_tokens=False).ids)
+        return ids
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -138,37 +144,11 @@ class ChatRenderer:
         return tokenizer
 
     @cached_property
-    def _template(self) -> Any:
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+    def _template(self) -> Callable[[Sequence[Mapping[str, Any]], bool, Mapping[str, Any]], str]:
         if self.chat_template is None:
             raise UsageError(f"the tokenizer of {self.folder} has no chat template; use an instruct model")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        special = {name: _content(self._settings.get(name)) for name in _SPECIAL_TOKENS}
-        environment.globals.update(
-            {name: token for name, token in special.items() if token is not None},
-            raise_exception=_raise_exception,
-            strftime_now=lambda form: datetime.now().strftime(form),
-        )
-        return environment.from_string(self.chat_template)
+        return compile_template(self.chat_template, special_tokens_of(Path(self.folder)), self.folder)
 
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-def _content(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)  # Jinja's own escapes HTML characters
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
+_ASKED = Message(role="user", content="x")
+_ANSWERED = Message(role="assistant", content="y")

@@ -148,6 +148,8 @@ class Episode:
         )
         sampling = self._sampling(turn, speaker)
         row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
+        if spelled := speaker.special_tokens_in(prompt.messages):
+            row["metrics"].append({"name": t.SPECIAL_TOKENS_AS_TEXT, "value": float(spelled)})
         asked: dict[str, int] = {}
 
         async def ask(number: int) -> Completion | ChatReply:

@@ -41,6 +41,11 @@ class Speaker:
         engine = self.engine
         return engine.count_tokens(messages) if isinstance(engine, ChatEngine) else engine.render(messages)
 
+    def special_tokens_in(self, messages: Sequence[Message]) -> int:
+        """How many special tokens the contents spell; unknown, so 0, where the model takes messages."""
+        engine = self.engine
+        return 0 if isinstance(engine, ChatEngine) else engine.special_tokens_in(messages)
+
     def length(self, messages: Sequence[Message]) -> int:
         """The prompt's length in tokens."""
         rendered = self.render(messages)
