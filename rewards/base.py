@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -65,6 +65,23 @@ class ColumnReward(Reward, Protocol):
         """
 
 
+class RewardHooks:
+    """What a reward may do beyond scoring; the defaults of rewards that do not.
+
+    A class of rewards may inherit from it, or have it or not: `workflows.hooks.hooks_of` reads it.
+    """
+
+    __slots__ = ()
+    OLD_NAMES: ClassVar[Mapping[str, str]] = {"check_ready": "check"}
+
+    def check_ready(self) -> None:
+        """Called before a run starts.
+
+        Raises:
+            UsageError: what can't work here, and what to do about it.
+        """
+
+
 class Credit(Protocol):
     """Adds `return`, `advantage` (nullable) to the usable turns of whole groups.
 
@@ -75,14 +92,41 @@ class Credit(Protocol):
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame: ...
 
 
+class CreditHooks:
+    """What a credit method may say of itself; the defaults of methods that do not.
+
+    A class of methods may inherit from it, or have some of these or none: `workflows.hooks.hooks_of` reads
+    them.
+    """
+
+    __slots__ = ()
+    OLD_NAMES: ClassVar[Mapping[str, str]] = {"check_group_size": "check"}
+
+    gives_weights: bool = False
+    """Whether advantages are never negative, and so are fit for the supervised loss."""
+
+    keeps_baselines: bool = False
+    """Whether the method remembers: see `RememberingCredit`."""
+
+    @property
+    def group_keys(self) -> Sequence[str]:
+        """The columns by which the method compares turns: those of one task, where it does not say."""
+        return ("group_id",)
+
+    def check_group_size(self, group_size: int) -> None:
+        """Called before a run starts, with the number of episodes of a group.
+
+        Raises:
+            UsageError: the method can't work with groups of that size, and what to do about it.
+        """
+
+
+@runtime_checkable
 class SurveyedCredit(Credit, Protocol):
     """A credit method that must know something of all groups before it can credit any.
 
     The groups of an iteration lie in parts that are credited apart from each other. First each part is
-    surveyed; then `bound` gives the method that credits them all. A method that also has
-    `after(surveys, before, iteration)` and `keeps_baselines = True` remembers: what `after` returns is
-    the iteration's table `baselines`, and `before` is that of the iteration before (no rows, if there
-    is none).
+    surveyed; then `bound` gives the method that credits them all.
     """
 
     def survey(self, turns: pl.DataFrame) -> pl.DataFrame:
@@ -90,3 +134,10 @@ class SurveyedCredit(Credit, Protocol):
 
     def bound(self, surveys: Sequence[pl.DataFrame], before: pl.DataFrame) -> Credit:
         """The method as it credits this iteration; `surveys` in the order of the parts."""
+
+
+class RememberingCredit(SurveyedCredit, Protocol):
+    """A surveyed method with `keeps_baselines = True`: it remembers from one iteration to the next."""
+
+    def after(self, surveys: Sequence[pl.DataFrame], before: pl.DataFrame, iteration: int) -> pl.DataFrame:
+        """The iteration's table `baselines`; `before` is that of the iteration before, or has no rows."""

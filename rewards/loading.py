@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rewards.base import Credit, Reward
 from workflows.errors import UsageError
-from workflows.loading import load_object, load_plugin
+from workflows.plugins import load_object, load_plugin
 
 BUILTIN_REWARDS: Final = {
     "token_f1": "rewards.token_f1:TokenF1",

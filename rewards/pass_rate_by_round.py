@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from rewards.answers import refuse_unknown
-from rewards.base import PlayedEpisode
+from rewards.base import PlayedEpisode, RewardHooks
 from rewards.by_round import gains, next_gain
 from workflows.errors import InfraError
 from workflows.thinking import after_thinking
@@ -26,7 +26,7 @@ _VERDICTS_KEPT: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class PassRateByRound:
+class PassRateByRound(RewardHooks):
     """Marginal improvement of the pass rate, by the round in which a turn was taken.
 
     R_t is the share of tests that the code of round t passes, 0 for a reply without code. The planner
@@ -68,7 +68,7 @@ class PassRateByRound:
         refuse_unknown("give", self.give, get_args(Give))
         _judge(Sandbox.of(self.sandbox), to_json(dict(self.limits)))  # refuses what it does not know
 
-    def check(self) -> None:
+    def check_ready(self) -> None:
         """Called before a run starts.
 
         Raises:

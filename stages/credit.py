@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
 
-from rewards.base import Credit
+from rewards.base import Credit, CreditHooks, RememberingCredit, SurveyedCredit
 from rewards.credit.assign import (
     EPISODES_SEEN,
     REWARDS_SEEN,
@@ -25,6 +25,7 @@ from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
+from workflows.hooks import hooks_of
 from workflows.trajectory import BASELINES, CREDIT
 
 
@@ -46,7 +47,7 @@ class CreditStage:
 
     @property
     def _remembers(self) -> bool:
-        return bool(getattr(self.method, "keeps_baselines", False))
+        return hooks_of(self.method, CreditHooks).keeps_baselines
 
     @property
     def inputs(self) -> dict[str, pa.Schema]:
@@ -100,15 +101,15 @@ class CreditStage:
         iteration: int,
     ) -> tuple[Credit, pl.DataFrame | None]:
         """The method as it credits this iteration, and the baselines after it."""
-        method: Any = self.method
-        if not hasattr(method, "survey"):
-            return self.method, None
+        method = self.method
+        if not isinstance(method, SurveyedCredit):
+            return method, None
         before = pl.DataFrame(BASELINES.empty_table())
         if self._remembers:
             before = pl.DataFrame(inputs["baselines_before"].read())
         receipts = map_parts(survey_part, indices, brief=True, tables=tables, method=method)
         surveys = [r["survey"] for r in receipts if r["survey"] is not None]
-        after = method.after(surveys, before, iteration) if self._remembers else None
+        after = cast(RememberingCredit, method).after(surveys, before, iteration) if self._remembers else None
         return method.bound(surveys, before), after
 
 

@@ -24,7 +24,8 @@ from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
-from workflows.trajectory import EPISODES, EVALUATION, NOT_THE_POLICYS_DOING
+from workflows.trajectory import EPISODES, EVALUATION
+from workflows.vocabulary import NOT_THE_POLICYS_DOING
 
 CONFIDENCE: Final = 0.95
 _EPISODES: Final = pa.schema([*EPISODES_SEEN, EPISODES.field("sample")])

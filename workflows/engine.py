@@ -8,7 +8,7 @@ imports a tokenizer, vLLM or torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 
@@ -57,7 +57,6 @@ class Completion:
     num_cached_tokens: int | None = None
     started_after: float | None = None
     first_token_after: float | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -133,6 +132,19 @@ class ChatEngine(Protocol):
             UsageError: the server refuses the request, and would refuse it again.
         """
         ...
+
+
+class EngineHooks:
+    """What an engine may do beyond answering. A class of engines may inherit from it, or have it or not."""
+
+    __slots__ = ()
+
+    async def reach(self) -> None:
+        """Called once in each player, before any episode: see that the model answers and takes its key.
+
+        Raises:
+            RunFailed: it does not; by default nothing is asked.
+        """
 
 
 AnyEngine: TypeAlias = Engine | ChatEngine

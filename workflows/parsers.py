@@ -3,8 +3,8 @@
 An invalid reply has the value None, whatever was asked for: raw text never poses as a list or an
 answer. What can still be made of it is its *lenient* reading, of the same type as a value; a workflow
 that goes on with it says so (`Output.best`). A reply that allows no such reading has none.
-A parser is any picklable object with `parse(text) -> Parsed`. One whose verdict depends on what was
-asked has `parse_for(text, variables)` beside it, with the variables of the prompt that was answered.
+A parser is any picklable object with `parse(text) -> Parsed`. One whose verdict depends on the prompt has
+`parse_for(text, variables)` beside it, with the variables of the prompt that was answered (`ParserHooks`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from workflows.errors import WorkflowError
+from workflows.hooks import hooks_of
 from workflows.trajectory import clean_text
 
 
@@ -43,20 +44,32 @@ def invalid(problem: str, lenient: Any = None) -> Parsed:
 
 
 class Parser(Protocol):
-    """What a role needs of its parser."""
+    """What a role needs of its parser; see `ParserHooks` for what a parser may do beside it."""
 
     def parse(self, text: str) -> Parsed: ...
 
 
+class ParserHooks:
+    """What a parser may do beside `parse`. A class of parsers may inherit from it, or have it or not."""
+
+    __slots__ = ()
+
+    def parse(self, text: str) -> Parsed:
+        """The verdict on a reply; every parser has it."""
+        raise NotImplementedError(f"{type(self).__name__} has no parse(text)")
+
+    def parse_for(self, text: str, variables: Mapping[str, Any]) -> Parsed:
+        """The verdict on the reply to a prompt with these variables; by default they do not count."""
+        return self.parse(text)
+
+
 def read_reply(parser: Parser, text: str, variables: Mapping[str, Any]) -> Parsed:
     """The verdict of `parser` on the reply to a prompt with these variables."""
-    parse_for = getattr(parser, "parse_for", None)
-    parsed: Parsed = parser.parse(text) if parse_for is None else parse_for(text, variables)
-    return parsed
+    return hooks_of(parser, ParserHooks).parse_for(text, variables)
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(ParserHooks):
     """The whole text, stripped. Valid unless it is empty, which leaves nothing for a lenient reading."""
 
     def parse(self, text: str) -> Parsed:
@@ -65,7 +78,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(ParserHooks):
     """What stands between the first `<name>` and the first `</name>` after it.
 
     Case counts; text outside the tags is tolerated; a missing tag or empty content is invalid. The
@@ -90,7 +103,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class StrictTags:
+class StrictTags(ParserHooks):
     """Each of `names` exactly once, not empty, and nothing outside the tags but white space.
 
     Case does not count, nor does the order of the tags. The value is the text inside, or with a tuple
@@ -169,7 +182,7 @@ class StrictTags:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonKey:
+class JsonKey(ParserHooks):
     """The value under `key` of the first JSON object in the text.
 
     Text around the object is tolerated. `kind="text"` wants one string. `kind="list"` wants a list of

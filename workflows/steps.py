@@ -17,13 +17,8 @@ Tool = Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
 Raises `ToolRefusal` for a request that is the policy's fault, `InfraError` for a failure that is worth a
 retry. A plain function needs a time limit of its own where it may hang: a thread can't be stopped, and is
-counted and kept apart when its call is given up. Tools are built in each player; `async def start(self)` is
-called there once, to load what is heavy.
-`def check(self)` is called before a run starts, and raises `UsageError` for what can't work.
-
-A tool with the attribute `keeps_time = True` bounds each call itself, on a clock of its own (as the code
-judge does by CPU time, so that a verdict does not depend on how busy the machine is): the player's
-`tool_timeout_seconds` does not count for it.
+counted and kept apart when its call is given up. Tools are built in each player. What a tool may say and do
+beyond being called: see `workflows.hooks.ToolHooks`.
 """
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from workflows.parsers import Parsed, Parser
+from workflows.parsers import Parsed, Parser, ParserHooks, read_reply
 
 _END: Final = "</think>"
 
@@ -20,10 +21,13 @@ def after_thinking(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class AfterThinking:
+class AfterThinking(ParserHooks):
     """`parser` on what follows the thoughts, which keep no format and are shown to no other role."""
 
     parser: Parser
 
     def parse(self, text: str) -> Parsed:
         return self.parser.parse(after_thinking(text))
+
+    def parse_for(self, text: str, variables: Mapping[str, Any]) -> Parsed:
+        return read_reply(self.parser, after_thinking(text), variables)

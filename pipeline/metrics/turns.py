@@ -17,10 +17,11 @@ from pipeline.metrics.names import most_frequent
 from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef, aligned_parts
 from workflows.errors import CadreError
-from workflows.trajectory import MALFORMED, NOT_THE_POLICYS_DOING, OK, STATUSES, TRUNCATED, TURN_KEYS
+from workflows.trajectory import TURN_KEYS
+from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Status
 
 _TURN_COLUMNS: Final = (
-    *(*TURN_KEYS, "task_id", "group_id", "round", "event", "role", "model_id", "trainable", "tool"),
+    *(*TURN_KEYS, "task_id", "group_id", "round", "step", "event", "role", "model_id", "trainable", "tool"),
     *("status", "format_valid", "num_prompt_tokens", "num_response_tokens", "num_cached_tokens"),
     *("behaviour_logprobs", "attempts", "queued_at", "started_at", "ended_at"),
 )
@@ -38,8 +39,8 @@ _SPOKEN: Final = {
     "prompt_tokens_mean": Measure(pl.col("num_prompt_tokens")),
     "response_tokens_mean": Measure(pl.col("num_response_tokens")),
     "response_tokens_max": Measure(pl.col("num_response_tokens"), "max"),
-    "truncated_rate": Measure(pl.col("status") == TRUNCATED),
-    "malformed_rate": Measure(pl.col("status") == MALFORMED),
+    "truncated_rate": Measure(pl.col("status") == Status.TRUNCATED),
+    "malformed_rate": Measure(pl.col("status") == Status.MALFORMED),
     "sampled_entropy": Measure(pl.col("sampled_entropy")),
     "seconds_mean": Measure(_SECONDS),
     "queued_seconds_mean": Measure(pl.col("started_at") - pl.col("queued_at")),
@@ -61,11 +62,21 @@ _EARNED: Final = {
 }
 _TOOLS: Final = {
     "calls": Measure(pl.col("turn_index"), "count"),
-    "success_rate": Measure(pl.col("status") == OK),
+    "success_rate": Measure(pl.col("status") == Status.OK),
     "failed_rate": Measure(_FAILED),
     "attempts_mean": Measure(pl.col("attempts")),
     "seconds_mean": Measure(_SECONDS),
 }
+_CONTROLS: Final = {
+    "turns": Measure(pl.col("turn_index"), "count"),
+    "failed_rate": Measure(_FAILED),
+}
+EVENT_GROUPS: Final[Mapping[Event, Mapping[str, str]]] = {
+    Event.LLM: {"role": "role", "model": "model_id"},
+    Event.TOOL: {"tool": "tool"},
+    Event.CONTROL: {"control": "step"},
+}
+"""The groups of metrics that turns of an event go into, each with the column that names its members."""
 _GROUPS: Final = {"usable_rate": Measure(pl.col("usable")), "no_signal_rate": Measure(pl.col("no_signal"))}
 # of the same turns: those whose engine says how much of the prompt it had cached
 _CACHE: Final = {
@@ -88,8 +99,8 @@ def episode_metrics(episodes: TableRef, seconds: float | None) -> dict[str, floa
     kinds = pl.concat(parts)
     total = kinds.select(pl.col("episodes", *columns).sum(), pl.col("longest").max()).row(0, named=True)
     counts = _counts(kinds, "status")
-    metrics = {f"rollout/status/{status}": float(counts.get(status, 0)) for status in STATUSES}
-    metrics |= {f"rollout/status/{slug(s)}": float(n) for s, n in counts.items() if s not in STATUSES}
+    metrics = {f"rollout/status/{status}": float(counts.get(status, 0)) for status in Status}
+    metrics |= {f"rollout/status/{slug(s)}": float(n) for s, n in counts.items() if s not in set(Status)}
     stopped = most_frequent(_counts(kinds, "stop_reason"))
     metrics |= {f"rollout/stop/{slug(reason)}": float(n) for reason, n in stopped.items()}
     failed = sum(counts.get(status, 0) for status in NOT_THE_POLICYS_DOING)
@@ -128,16 +139,18 @@ def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
 
 def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) -> None:
     turns = _joined_turns(tables, index)
-    asked = turns.filter(pl.col("event") == "llm")
+    asked = turns.filter(pl.col("event") == Event.LLM)
     spoken = asked.filter(~_FAILED)
     episodes = _by_episode(turns, ("return", "reward"), "task_id")
     for name in ("return", "reward"):
         gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max"))
-    for kind, column in (("role", "role"), ("model", "model_id")):
+    for kind, column in EVENT_GROUPS[Event.LLM].items():
         gathered.add(kind, asked, _ASKED, by=column)
         gathered.add(kind, spoken, _SPOKEN, by=column)
         gathered.add(kind, _by_episode(spoken, ("return", "reward"), column), _EARNED, by=column)
-    gathered.add("tool", turns.filter(pl.col("event") == "tool"), _TOOLS, by="tool")
+    for event, measures in ((Event.TOOL, _TOOLS), (Event.CONTROL, _CONTROLS)):
+        for kind, column in EVENT_GROUPS[event].items():
+            gathered.add(kind, turns.filter(pl.col("event") == event), measures, by=column)
     gathered.add("rollout", spoken, _CACHE)
     rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
     gathered.add("rollout", rounds, {"rounds_mean": Measure(pl.col("round"))})

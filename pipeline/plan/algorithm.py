@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.plan.resolve import ModelPlan
 from pipeline.settings.training import AdvantageSection, CreditSection
-from rewards.base import Credit
+from rewards.base import Credit, CreditHooks
 from rewards.credit.silent import LeaveOutSilent
 from stages.engines.kinds import engine_class
 from stages.token_advantages.gae import Gae
@@ -17,6 +17,7 @@ from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, RoleL
 from stages.weights.checkpoints import describe_checkpoint
 from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import UsageError, did_you_mean
+from workflows.hooks import hooks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, metho
 def _loss(model: ModelPlan) -> LossSpec:
     ppo, roles = model.ppo, model.role_losses
     if ":" in ppo.loss:
-        from workflows.loading import load_object
+        from workflows.plugins import load_object
 
         load_object(ppo.loss)
     normalisation = ppo.normalisation or ("sequence_mean" if ppo.loss == "gspo" else "token_mean")
@@ -158,7 +159,7 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
     ppo = model.ppo
     imitate = ppo.loss == "supervised"
     # a credit method of the user's own is trusted until it gives a negative weight
-    if imitate and not (":" in credit or getattr(method, "gives_weights", False)):
+    if imitate and not (":" in credit or hooks_of(method, CreditHooks).gives_weights):
         raise UsageError(
             f"model {model.model_id!r}: the supervised loss imitates turns by weights that are never "
             f'negative, and credit {credit!r} gives others; use [credit] use = "rejection"'

@@ -19,7 +19,7 @@ from pipeline.plan.trainers import trainer_spec, update_stages
 from pipeline.settings.schema import DataPath, DataSection, Settings
 from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri
-from rewards.base import Credit
+from rewards.base import Credit, CreditHooks
 from rewards.loading import load_credit
 from stages.base import Stage, check_chain
 from stages.credit import CreditStage
@@ -32,6 +32,7 @@ from stages.sample import SampleStage
 from stages.training.spec import TrainerSpec
 from stages.weights.checkpoints import CheckpointInfo
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
+from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.script import AnyWorkflow
 
@@ -77,8 +78,7 @@ def assemble(settings: Settings) -> Plan:
     tasks = _load_tasks(data, data.path)
     choose(tasks.tasks, data.split, run.seed, 0, data.tasks_per_iteration)
     for tool in resolved.workflow.tools.values():
-        if check := getattr(tool, "check", None):
-            check()
+        hooks_of(tool, ToolHooks).check_ready()
     models = list(resolved.model_plans.values())
     engines, checkpoints = engine_specs(models, resolved.cluster, run.seed)
     method = credit_method(resolved)
@@ -141,9 +141,8 @@ def _load_tasks(data: DataSection, path: DataPath) -> LoadedTasks:
 def credit_method(resolved: Resolved) -> Credit:
     """The credit method, checked against the group size where its advantages are used."""
     method = load_credit(str(resolved.credit.use), resolved.credit.options)
-    check = getattr(method, "check", None)
-    if check and resolved.advantage.use == "from_credit":
-        check(group_size=resolved.rollout.group_size)
+    if resolved.advantage.use == "from_credit":
+        hooks_of(method, CreditHooks).check_group_size(group_size=resolved.rollout.group_size)
     return method
 
 

@@ -17,7 +17,7 @@ from stages.engines.kinds import engine_class
 from stages.partition import PartitionStage
 from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
-from workflows.loading import source_hash
+from workflows.plugins import source_hash
 
 _OF_PACE = {"max_in_flight", "players"}
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from pipeline.settings.schema import RewardSection
+from rewards.base import RewardHooks
 from rewards.loading import load_reward, reward_takes
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from workflows.errors import UsageError, did_you_mean
+from workflows.hooks import hooks_of
 from workflows.script import AnyWorkflow
 from workflows.tools.code.isolation import Sandbox
 
@@ -42,8 +44,7 @@ def weighted_rewards(
         roles = _named(f"reward {name!r}: roles", section.roles, workflow.roles)
         steps = _named(f"reward {name!r}: steps", section.steps, workflow.order)
         reward = load_reward(section.use, options)
-        if check := getattr(reward, "check", None):
-            check()
+        hooks_of(reward, RewardHooks).check_ready()
         items.append(WeightedReward(name, section.weight, reward, roles, steps))
     return WeightedRewards(tuple(items))
 

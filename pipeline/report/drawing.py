@@ -15,11 +15,14 @@ from xml.etree import ElementTree as Xml
 
 from pipeline.report.layout import COLUMN_GAP, HEIGHT, WIDTH, Point, lay_out
 from pipeline.views.render import number, visible
+from workflows.vocabulary import Event
 
 Row = Mapping[str, Any]
 PALETTE_SIZE: Final = 8  # colours of roles in the style sheet
 _NAME, _WHAT, _LABEL = 22, 29, 32  # characters that fit
 _LETTER: Final = 5.6  # pixels of a letter of a label
+ACTORS: Final[Mapping[str, str | None]] = {Event.LLM: "role", Event.TOOL: "tool", Event.CONTROL: None}
+"""For each event the column of `turns` that says who acted; a step is drawn in the style of its event."""
 
 
 def graph_of(declared: Row | None, turns: Sequence[Row]) -> dict[str, Any]:
@@ -101,8 +104,9 @@ def _in_order_of_appearance(turns: Sequence[Row]) -> list[str]:
 
 def _seen_step(name: str, turns: Sequence[Row]) -> dict[str, Any]:
     turn = next((t for t in turns if t.get("step") == name), {})
-    kind = turn.get("event", "control")
-    what = {"llm": f"role {turn.get('role')}", "tool": f"tool {turn.get('tool')}"}.get(kind, "control")
+    kind = turn.get("event", Event.CONTROL)
+    actor = ACTORS.get(kind)
+    what = f"{actor} {turn.get(actor)}" if actor else str(kind)
     return {"name": name, "what": what, "kind": kind, "branches": bool(turn.get("branch"))}
 
 

@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from pipeline.store.episodes import Row, scores_of
 from pipeline.store.samples import Chosen
-from workflows.trajectory import OK
+from workflows.vocabulary import Event, Status
 
 ROOT: Final = "episode"
-_TYPES: Final = {"llm": "CHAT_MODEL", "tool": "TOOL", "control": "TASK"}
+SPAN_TYPES: Final[Mapping[str, str]] = {
+    Event.LLM: "CHAT_MODEL",
+    Event.TOOL: "TOOL",
+    Event.CONTROL: "TASK",
+}
 _OUTCOME: Final = ("status", "status_detail", "finish_reason", "format_valid")
 _ATTRIBUTES: Final = (
     *("role", "model_id", "policy_version", "turn_index", "step", "round", "branch", "parents", "act"),
@@ -69,7 +73,7 @@ def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
         ROOT, None, episode["episode_id"], "CHAIN", start, start + _nanoseconds(episode["seconds"] or 0.0)
     )
     root.inputs = _value(played.task["inputs"]) if played.task else None
-    root.problem = None if episode["status"] == OK else _problem(episode["status"], episode["error"])
+    root.problem = None if episode["status"] == Status.OK else _problem(episode["status"], episode["error"])
     root.attributes = {c: episode[c] for c in ("status", "error", "stop_reason", "num_turns", "task_id")}
     spans, earned = [root], _earned(played.rewards, played.credit)
     branches: dict[str, Span] = {}
@@ -83,7 +87,7 @@ def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
         spans.append(span)
         last = (span.end - start) / 1e9
         _widen(above, branches, span)
-        if turn["event"] == "llm" and span.outputs is not None:
+        if turn["event"] == Event.LLM and span.outputs is not None:
             root.outputs = {"answer": _value(turn["parsed"]) or turn["response_text"]}
     root.end = max(root.end, *(span.end for span in spans))
     tags = {c: str(episode[c]) for c in ("iteration", "task_id", "split", "status", "stop_reason")}
@@ -107,13 +111,13 @@ def _turn_span(turn: Row, earned: Mapping[str, Any], epoch: int, last: float) ->
         f"turn {turn['turn_index']}",
         ROOT,
         turn["step"] or "turn",
-        _TYPES.get(turn["event"], "UNKNOWN"),
+        SPAN_TYPES.get(turn["event"], "UNKNOWN"),
         epoch + _nanoseconds(begun),
         epoch + _nanoseconds(max(begun, ended)),
     )
-    if turn["status"] != OK:
+    if turn["status"] != Status.OK:
         span.problem = _problem(turn["status"], turn["status_detail"])
-    if turn["event"] == "tool":
+    if turn["event"] == Event.TOOL:
         span.name = f"{span.name}: {turn['tool']}" if turn["tool"] else span.name
         span.inputs, span.outputs = _value(turn["tool_request"]), _value(turn["tool_result"])
     else:

@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from rewards.base import Credit
+from rewards.base import Credit, CreditHooks
 from rewards.credit.silent import SILENT, LeaveOutSilent
 from rewards.part import Flags
 from rewards.scoring.key_order import by_key, same_keys
 from workflows.errors import SchemaError
+from workflows.hooks import hooks_of
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
 
 _IDENTITY: Final = ("iteration", "split", "task_id", "group_id", "sample", "episode_id")
@@ -56,7 +57,7 @@ def credit_turns(
             got, or a number that is not finite.
     """
     frame = join_turns(turns, episodes, rewards)
-    usable, keys = usable_turns(frame), group_keys_of(method)
+    usable, keys = usable_turns(frame), hooks_of(method, CreditHooks).group_keys
     credited = _checked(method(usable), usable, method) if usable.height else _no_credit()
     usable = usable.with_columns(credited["return"], credited["advantage"])
     silent = np.zeros(usable.height, np.bool_)
@@ -72,12 +73,6 @@ def credit_turns(
 def usable_turns(frame: pl.DataFrame) -> pl.DataFrame:
     """What a credit method gets of `join_turns`: the turns that have a reward."""
     return frame.lazy().filter(pl.col("reward").is_not_null()).drop("no_reward_reason").collect()
-
-
-def group_keys_of(method: Credit) -> Sequence[str]:
-    """The columns by which a method compares turns; those of one task, where it does not say."""
-    keys: Sequence[str] = getattr(method, "group_keys", ("group_id",))
-    return keys
 
 
 def join_turns(turns: pa.Table, episodes: pa.Table, rewards: pa.Table) -> pl.DataFrame:

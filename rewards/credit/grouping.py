@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal
 
 import polars as pl
 
+from rewards.base import CreditHooks
 from rewards.credit.returns import RETURNS, Returns, add_return
 from workflows.errors import UsageError, did_you_mean
 
@@ -25,7 +26,7 @@ role at one step of the graph or in one round, or those of one role that saw exa
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(CreditHooks):
     """Options of the methods that compare the plays of one task.
 
     Options:
@@ -50,8 +51,8 @@ class Grouped:
     def group_keys(self) -> tuple[str, ...]:
         return BY_OPTIONS[self.by]
 
-    def check(self, group_size: int) -> None:
-        check_group_size(self.method, group_size)
+    def check_group_size(self, group_size: int) -> None:
+        refuse_single_plays(self.method, group_size)
 
 
 def check_options(method: str, by: str, returns: str, gamma: float) -> None:
@@ -77,7 +78,7 @@ def check_returns(method: str, returns: str, gamma: float) -> None:
         raise UsageError(f"credit {method}: gamma is {gamma}; use a number from 0 to 1")
 
 
-def check_group_size(method: str, group_size: int) -> None:
+def refuse_single_plays(method: str, group_size: int) -> None:
     """Refuse groups of one episode, whose advantages would all be 0.
 
     Raises:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rewards.base import CreditHooks
 from rewards.credit.grouping import check_returns
 from rewards.credit.returns import Returns, add_return
 
 
 @dataclass(frozen=True, slots=True)
-class NoAdvantage:
+class NoAdvantage(CreditHooks):
     """`return` only; the advantage is null. What GAE goes with: it reads rewards, not credit.
 
     Options:

@@ -9,12 +9,13 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
+from rewards.base import CreditHooks
 from rewards.credit.grouping import (
     BY_OPTIONS,
     By,
-    check_group_size,
     check_options,
     compare,
+    refuse_single_plays,
     without_helpers,
 )
 from rewards.credit.moments import Moments, merged, survey
@@ -26,7 +27,7 @@ _PER: Final = ("role", "all")
 
 
 @dataclass(frozen=True, slots=True)
-class ReinforcePP:
+class ReinforcePP(CreditHooks):
     """Advantage = return, normalised to mean 0 and deviation 1 over all turns of the iteration.
 
     With `baseline = "group"` the mean of the turn's group (that of `group_relative`) is taken off first:
@@ -63,9 +64,9 @@ class ReinforcePP:
     def group_keys(self) -> tuple[str, ...]:
         return BY_OPTIONS[self.by]
 
-    def check(self, group_size: int) -> None:
+    def check_group_size(self, group_size: int) -> None:
         if self.baseline == "group":
-            check_group_size('reinforce_pp with baseline = "group"', group_size)
+            refuse_single_plays('reinforce_pp with baseline = "group"', group_size)
 
     def survey(self, turns: pl.DataFrame) -> pl.DataFrame:
         """Moments of one part's raw advantages: see `rewards.base.SurveyedCredit`."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rewards.base import CreditHooks
 from rewards.credit.grouping import BY_OPTIONS, By, check_options, compare, without_helpers
 from rewards.credit.returns import Returns
 from workflows.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(CreditHooks):
     """Advantage = 1 for turns that are worth imitating, 0 for the others: weights for a supervised loss.
 
     Source: rejection sampling fine-tuning, arXiv:2307.09288, arXiv:2308.01825.

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import polars as pl
 
+from rewards.base import CreditHooks
 from rewards.credit.grouping import check_returns
 from rewards.credit.moments import merged, survey
 from rewards.credit.returns import Returns, add_return
@@ -17,7 +18,7 @@ _KINDS: Final = ("ema", "mean")
 
 
 @dataclass(frozen=True, slots=True)
-class RunningBaseline:
+class RunningBaseline(CreditHooks):
     """Advantage = return minus the running mean return of the turn's role.
 
     An iteration's turns are measured against the mean of the iterations before it, so that no turn is

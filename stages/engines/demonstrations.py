@@ -22,7 +22,7 @@ from stages.engines.weightless import Weightless
 from stages.weights.chat import ChatRenderer
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
-from workflows.loading import content_hash
+from workflows.plugins import content_hash
 
 _OPTIONS = ("file",)
 

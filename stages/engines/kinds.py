@@ -12,7 +12,7 @@ from stages.engines.base import EngineSpec
 from stages.engines.kind import EngineKind
 from stages.weights.chat import Renderer
 from workflows.errors import UsageError, did_you_mean
-from workflows.loading import load_object
+from workflows.plugins import load_object
 
 KINDS: Final[Mapping[str, str]] = {
     "vllm": "stages.engines.vllm.server:VllmServer",

@@ -15,7 +15,7 @@ from stages.engines.weightless import Weightless
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError, did_you_mean
-from workflows.loading import load_object, source_hash
+from workflows.plugins import load_object, source_hash
 from workflows.testing import ScriptedModel
 
 _OPTIONS = ("reply",)

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from stages.engines.client import from_ray
 from stages.tables.parquet import TableRef, TableSink, write_bytes
-from workflows.engine import AnyEngine
+from workflows.engine import AnyEngine, EngineHooks
 from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
+from workflows.hooks import hooks_of
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
@@ -24,6 +25,7 @@ from workflows.playing.play import Player
 from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.trajectory import EPISODES, TURNS, rows_to_table
+from workflows.vocabulary import Status
 
 STALL_SECONDS: Final = 300.0
 _CAUSE_CHARACTERS: Final = 400
@@ -82,8 +84,7 @@ class PlayerActor:
         self.player = Player(workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed)
         await self.player.start()
         for engine in self.engines.values():
-            if reach := getattr(engine, "reach", None):
-                await reach()
+            await hooks_of(engine, EngineHooks).reach()
         self.slots = asyncio.Semaphore(self.spec.max_in_flight)
 
     async def set_versions(self, versions: Mapping[str, int]) -> None:
@@ -150,7 +151,7 @@ def failures(episodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     """
     kinds: dict[str, dict[str, Any]] = {}
     for episode in sorted(episodes, key=lambda e: str(e["episode_id"])):
-        if episode["status"] == "ok":
+        if episode["status"] == Status.OK:
             continue
         cause = f"{episode['status']}, {episode['stop_reason']}: {str(episode['error'])[:_CAUSE_CHARACTERS]}"
         first = {"count": 0, "cause": cause, "episode_id": episode["episode_id"]}
@@ -162,7 +163,7 @@ def whole_groups(episodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many groups lost no episode, some, or all of them."""
     lost: dict[str, list[bool]] = {}
     for episode in episodes:
-        lost.setdefault(episode["group_id"], []).append(episode["status"] != "ok")
+        lost.setdefault(episode["group_id"], []).append(episode["status"] != Status.OK)
     kinds = Counter("failed" if all(ends) else "partial" if any(ends) else "whole" for ends in lost.values())
     return {kind: kinds[kind] for kind in ("whole", "partial", "failed")}
 

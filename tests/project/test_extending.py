@@ -51,7 +51,7 @@ def test_every_file_of_the_page_is_tried_and_every_section_has_a_trial() -> None
 def test_what_settings_name_can_be_loaded(acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the plan loads it, with the options that the page gives."""
     from rewards.loading import load_credit, load_reward
-    from workflows.loading import load_object
+    from workflows.plugins import load_object
 
     monkeypatch.syspath_prepend(acme)
     raws = [tomllib.loads(block.text) for block in blocks("toml", PAGE)]

@@ -52,6 +52,8 @@ def everything(folder: Path) -> dict[str, float]:
             times = {"queued_at": 0.0, "started_at": 1.0, "ended_at": 2.0}
             row |= {"trainable": True, "behaviour_logprobs": [-1.0], **times}
         episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0))
+        noted = {"event": "control", "step": "note", "tool": None}
+        episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0) | noted)
         episode["episodes"][0]["stop_reason"] = "finished"
     tables = with_sources(folder, episodes, ("a", "b"))
     update: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in UPDATES}

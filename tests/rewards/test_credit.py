@@ -228,8 +228,8 @@ def test_long_episodes_do_not_underflow() -> None:
 def test_groups_of_one_are_refused_when_settings_are_read() -> None:
     """Fault M8."""
     with pytest.raises(UsageError, match="group_size is 1"):
-        GroupRelative().check(group_size=1)
-    GroupRelative().check(group_size=2)
+        GroupRelative().check_group_size(group_size=1)
+    GroupRelative().check_group_size(group_size=2)
 
 
 @pytest.mark.parametrize(

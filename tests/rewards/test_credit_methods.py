@@ -150,11 +150,11 @@ def test_the_order_of_the_rows_does_not_matter(turns, use, draw) -> None:
 def test_a_group_of_one_episode_is_refused_when_the_settings_are_read(use) -> None:
     """Faults A6, M8."""
     with pytest.raises(UsageError, match="group_size"):
-        load_credit(use, {}).check(group_size=1)
-    load_credit(use, {}).check(group_size=2)
+        load_credit(use, {}).check_group_size(group_size=1)
+    load_credit(use, {}).check_group_size(group_size=2)
     with pytest.raises(UsageError, match="group_size"):
-        load_credit("reinforce_pp", {"baseline": "group"}).check(group_size=1)
-    load_credit("reinforce_pp", {}).check(group_size=1)
+        load_credit("reinforce_pp", {"baseline": "group"}).check_group_size(group_size=1)
+    load_credit("reinforce_pp", {}).check_group_size(group_size=1)
 
 
 # Methods that know all parts.

@@ -302,7 +302,7 @@ def ask(verifier: CodeVerifier, **request: Any) -> dict[str, Any]:
 
 def test_the_tool_reads_replies_and_encodings():
     verifier = pickle.loads(pickle.dumps(CodeVerifier({"cpu_seconds": 1.0})))
-    verifier.check()
+    verifier.check_ready()
     reply = "Here:\n```python\nprint(sum(map(int, input().split())))\n```"
     assert ask(verifier, code=reply, tests=json.dumps(SUM))["all_passed"] is True
     assert (

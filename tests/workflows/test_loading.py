@@ -11,7 +11,8 @@ import pytest
 
 from workflows.errors import UsageError, WorkflowError
 from workflows.graph import Workflow
-from workflows.loading import load_object, load_plugin, load_workflow
+from workflows.loading import load_workflow
+from workflows.plugins import MOVED, load_object, load_plugin
 
 MODULE = """
 from workflows.errors import WorkflowError
@@ -129,3 +130,10 @@ def test_nothing_heavy_is_imported_with_the_workflow_core() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_module_that_moved_is_found_where_it_is_now_and_hides_none_of_today(old: str) -> None:
+    today = Path(__file__).parents[2].joinpath(*MOVED[old].split("."))
+    assert today.with_suffix(".py").is_file()
+    assert not Path(__file__).parents[2].joinpath(*old.split(".")).with_suffix(".py").exists()

@@ -194,13 +194,13 @@ def test_a_server_that_must_not_be_asked_this_way_is_a_mistake_of_the_settings(s
     with pytest.raises(WorkflowError, match=r"no entry.*check urls"):
         ask(retriever, "q")
     with pytest.raises(WorkflowError, match="no retrieval server answers"):
-        retriever.check()
+        retriever.check_ready()
 
 
 def test_check_passes_if_any_server_answers(good_server):
-    pool(closed_port(), good_server.url).check()
+    pool(closed_port(), good_server.url).check_ready()
     with pytest.raises(WorkflowError, match="no retrieval server answers"):
-        pool(closed_port()).check()
+        pool(closed_port()).check_ready()
 
 
 def test_stale_kept_connections_are_renewed_without_a_failed_attempt(stub_server):

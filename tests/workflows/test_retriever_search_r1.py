@@ -32,7 +32,7 @@ def without_scores(path, body):
 def test_search_r1s_server_is_asked_for_scores(stub_server):
     served = stub_server(search_r1)
     retriever = pool(served.url)
-    retriever.check()
+    retriever.check_ready()
     assert ask(retriever, "first program", "Ada") == [[READ | {"score": 0.75}]] * 2
     assert served.server.requests[-1][1]["return_scores"] is True
 

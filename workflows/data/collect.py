@@ -35,7 +35,7 @@ from workflows.data.rejects import Reject
 from workflows.data.rows import Broken, Reading, delimiter_hint, read_rows
 from workflows.data.shapes import usual_shape
 from workflows.errors import DataError, UsageError, did_you_mean
-from workflows.loading import load_object
+from workflows.plugins import load_object
 from workflows.trajectory import to_json
 
 MAX_TASK_CHARS: Final = (

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from workflows import trajectory as t
 from workflows.engine import ChatReply, Completion, Sampling
 from workflows.errors import ToolRefusal, TurnFailed, WorkflowError, describe, did_you_mean
+from workflows.hooks import ToolHooks, hooks_of
 from workflows.playing.attempts import CallFailed, PlayLimits, attempt
 from workflows.playing.columns import (
     as_json,
@@ -169,7 +170,7 @@ class Episode:
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
         try:
             limit = self._limits.tool_timeout_seconds
-            seconds = math.inf if getattr(function, "keeps_time", False) else limit
+            seconds = math.inf if hooks_of(function, ToolHooks).keeps_time else limit
             if is_async(function):
                 result = await self._ask_tool(turn, function, request, seconds)
             else:

@@ -17,6 +17,7 @@ from typing import Any
 
 from workflows.engine import AnyEngine
 from workflows.errors import RunFailed, UsageError, describe, did_you_mean
+from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
 from workflows.playing.episode import Episode
@@ -130,10 +131,8 @@ class Player:
 
 
 async def _start_tool(name: str, tool: Any) -> None:
-    if (start := getattr(tool, "start", None)) is None:
-        return
     try:
-        loaded = start()
+        loaded = hooks_of(tool, ToolHooks).start()
         if inspect.isawaitable(loaded):
             await loaded
     except UsageError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from workflows.errors import WorkflowError
-from workflows.parsers import Parsed, Tagged, invalid, outside, tagged
+from workflows.parsers import Parsed, ParserHooks, Tagged, invalid, outside, tagged
 
 UNKNOWN: Final = "Unknown"
 NO_EVIDENCE: Final = "No useful information"
@@ -32,7 +32,7 @@ def step_id(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanParser:
+class PlanParser(ParserHooks):
     """`<q1>…</q1><a1>…</a1>…<final_answer>…</final_answer>`.
 
     Legal: one to `max_steps` pairs of sub-question and sub-answer, numbers ascending, sub-questions
@@ -99,7 +99,7 @@ class PlanParser:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchParser:
+class SearchParser(ParserHooks):
     """`<search>…</search>`, or `<end>` to stop. The value is `{"action": "search" or "end", "query"}`.
 
     Legal: `<end>` or `<end/>` alone; or one search that is not empty and nothing else but a stray
@@ -126,7 +126,7 @@ class SearchParser:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryParser:
+class SummaryParser(ParserHooks):
     """`<evidence>…</evidence>`, or the words "no useful information". The value is the evidence.
 
     Legal: the phrase alone; or one evidence of at most `max_words` words and nothing else, where an empty
@@ -152,7 +152,7 @@ class SummaryParser:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateParser:
+class UpdateParser(ParserHooks):
     """`<update>t2</update>` to rewrite a step, or `<add>t4</add>` for the next one.
 
     Which ids there are is what the prompt said: its variable `next_id` is the one that may be added,
@@ -187,7 +187,7 @@ class UpdateParser:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerParser:
+class AnswerParser(ParserHooks):
     """`<final_answer>…</final_answer>`. The value is its text; an empty one says "Unknown".
 
     Legal: one or more of them and nothing outside; the first counts. Leniently: the first line.

@@ -25,6 +25,7 @@ import pyarrow as pa
 from workflows.data import shipped_file
 from workflows.data.rows import READ_ROWS, Broken, read_rows
 from workflows.errors import DataError, WorkflowError, did_you_mean
+from workflows.hooks import ToolHooks
 from workflows.tools.retriever_protocol import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, checked_top_k, query_of
 from workflows.trajectory import clean_text
 
@@ -37,7 +38,7 @@ _INLINE_PASSAGES: Final = 50_000
 _WORD: Final = re.compile(r"\w+")
 
 
-class Bm25Retriever:
+class Bm25Retriever(ToolHooks):
     """A tool: `{"query": str, "top_k": int}` to `{"documents": [{"id", "title", "text", "score"}]}`.
 
     Documents come best first; equal scores keep the order of the corpus. There are at most `top_k`,
@@ -76,7 +77,7 @@ class Bm25Retriever:
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Bm25Retriever, self.corpus, k1=self.k1, b=self.b, stemmer=self.stemmer), ()
 
-    def check(self) -> None:
+    def check_ready(self) -> None:
         """Look at the corpus's first passage; the others are read by `start`.
 
         Raises:

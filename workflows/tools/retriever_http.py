@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from workflows.errors import InfraError, ToolRefusal, WorkflowError
+from workflows.hooks import ToolHooks
 from workflows.tools.retriever_protocol import (
     DEFAULT_TOP_K,
     FORMS,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _NOT_THIS_FORM: Final = frozenset({400, 404, 405, 415, 422, 501})  # while it is not known which one works
 
 
-class HttpRetriever:
+class HttpRetriever(ToolHooks):
     """A tool: `{"query": str, "top_k": int}` to `{"documents": [...], "endpoint": url, "attempts": n}`.
 
     A document has `id`, `title`, `text`, and a `score` where the server gives one; best first, at most
@@ -103,7 +104,7 @@ class HttpRetriever:
             backoff_seconds=self.backoff_seconds,
         ), ()
 
-    def check(self) -> None:
+    def check_ready(self) -> None:
         """Ask every server for something.
 
         Raises:

@@ -228,7 +228,7 @@ def _token_losses(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
 
 @functools.cache
 def _function(name: str) -> Any:
-    from workflows.loading import load_object
+    from workflows.plugins import load_object
 
     return load_object(name) if ":" in name else POLICY_LOSSES[name]
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows.errors import InfraError
+from workflows.hooks import ToolHooks
 from workflows.tools.code.cases import read_tests
 from workflows.tools.code.extract import extract_code
 from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.judge import CodeJudge, JudgeLimits
 
 
-class CodeVerifier:
+class CodeVerifier(ToolHooks):
     """A tool: `{"code": str, "tests": any encoding}` to a report as JSON (`report.Report.to_json`).
 
     A request may also have `problem`, `fn_name` and `time_limit_seconds`. `code` is a program, or a
@@ -37,7 +38,7 @@ class CodeVerifier:
             limits = JudgeLimits.of(limits or {})
         self.judge = CodeJudge(limits, sandbox)
 
-    def check(self) -> None:
+    def check_ready(self) -> None:
         """Try the sandbox.
 
         Raises:
