@@ -276,7 +276,7 @@ def _tasks(run: History) -> str:
 
 
 def _episodes(run: History) -> Any:
-    identity, rollout = run.info.get("identity", {}), run.settings.get("rollout", {})
+    identity, rollout = run.info.get("identity", {}), run.kept.get("rollout", {})
     return identity.get("tasks_per_iteration"), rollout.get("group_size")
 
 

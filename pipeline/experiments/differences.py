@@ -24,7 +24,7 @@ Differences = dict[str, list[str]]
 
 def differences_of(histories: Sequence[History]) -> Differences:
     """The settings that are not the same in all of the runs."""
-    flat = [_flat(_without_models(h.settings)) | {SHARING: _sharing(h)} for h in histories]
+    flat = [_flat(_without_models(h.kept)) | {SHARING: _sharing(h)} for h in histories]
     found = _different(flat)
     return dict(sorted((found | _model_differences(histories)).items(), key=_sharing_first))
 
@@ -45,7 +45,7 @@ def _different(flat: Sequence[Mapping[str, str]]) -> Differences:
 
 def _model_differences(histories: Sequence[History]) -> Differences:
     """Settings of models by role: in one line where in every run all roles have the same."""
-    by_run = [{role: _flat(m) for role, m in _models_by_role(h.settings).items()} for h in histories]
+    by_run = [{role: _flat(m) for role, m in _models_by_role(h.kept).items()} for h in histories]
     keys = {key: None for roles in by_run for model in roles.values() for key in model}
     found: Differences = {}
     for key in keys:
@@ -76,7 +76,7 @@ def _sharing(history: History) -> str:
     if history.regime != "groups":
         return history.regime
     members: dict[str, list[str]] = {}
-    for role, section in sorted(history.settings.get("roles", {}).items()):
+    for role, section in sorted(history.kept.get("roles", {}).items()):
         members.setdefault(str(section.get("model")), []).append(role)
     told = [f"{model}={'+'.join(roles)}" for model, roles in sorted(members.items())]
     return f"groups({', '.join(told)})"

@@ -22,7 +22,7 @@ from pipeline.experiments.sweep_record import FOLDER, begin_record, child_tags, 
 from pipeline.plan.memory import memory_report
 from pipeline.plan.parameters import parameters_of
 from pipeline.run.signals import raise_on_stop_signals
-from pipeline.settings.reading import parse_settings, read_settings
+from pipeline.settings.reading import parse_settings, read_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run
@@ -61,7 +61,7 @@ class Sweep:
     def root(self) -> str:
         return self.base.run.root
 
-    def settings(self, member: Member, tags: Mapping[str, str]) -> Settings:
+    def settings_of(self, member: Member, tags: Mapping[str, str]) -> Settings:
         return settings_at(self.raw, member.point, seed=member.seed, name=member.name, tags=tags)
 
 
@@ -118,7 +118,7 @@ def plan_sweep(config: str, overrides: Sequence[str], options: SweepOptions) -> 
     )
     sweep = Sweep(name, raw, base, options.iterations, tuple(points), members)
     for member in members:
-        sweep.settings(member, {})
+        sweep.settings_of(member, {})
     return sweep
 
 
@@ -165,9 +165,10 @@ def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
     console = make_console()
     folder = SweepFolder(sweep.root, sweep.name)
     with RunLock(folder.folder):
-        folder.begin(sweep.base, {p.label: p.as_dict() for p in sweep.points})
+        points = {p.label: p.as_dict() for p in sweep.points}
+        folder.begin(settings_toml(sweep.base), sweep.base.fingerprint(), points)
         tags = {"sweep": sweep.name, "points": ", ".join(p.label for p in sweep.points)}
-        tracker = begin_record(folder, sweep.base, tags)
+        tracker = begin_record(folder, sweep.base.tracking, sweep.base.model_dump(mode="json"), tags)
         ended_well = False
         try:
             for index in range(len(sweep.members)):
@@ -196,8 +197,8 @@ def check_points(sweep: Sweep) -> dict[str, Plan]:
     for point in sweep.points:
         member = next(m for m in sweep.members if m.point is point)
         try:
-            plans[point.label] = plan = assemble(sweep.settings(member, {}))
-            if plan.settings.evaluate.every:
+            plans[point.label] = plan = assemble(sweep.settings_of(member, {}))
+            if plan.resolved.evaluate.every:
                 assemble_evaluation(plan)
         except UsageError as error:
             raise UsageError(f"point {point.label!r} of the sweep: {error}") from None
@@ -214,7 +215,7 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
         return
     child.state, child.cause = "running", None
     folder.write()
-    settings = sweep.settings(
+    settings = sweep.settings_of(
         member, child_tags(folder, member.point.label, folder.data["tracker"].get("run_id"))
     )
     progress = RichProgress(brief_seconds=float("inf"))  # the line that stays is ours

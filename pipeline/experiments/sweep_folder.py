@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pipeline.settings.reading import settings_toml
-from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, differences, plain
 from workflows.errors import UsageError
@@ -53,17 +51,18 @@ class SweepFolder:
     def exists(self) -> bool:
         return bool(self.data)
 
-    def begin(self, settings: Settings, points: Mapping[str, Any]) -> None:
+    def begin(self, toml: str, values: Mapping[str, Any], points: Mapping[str, Any]) -> None:
         """Make the folder, or check that the sweep that is there has the same settings. Points may be new.
 
         Args:
-            settings: that all runs share.
+            toml: the settings that all runs share, as the folder keeps them.
+            values: the same as plain values.
             points: by label, what makes each point, as plain values.
 
         Raises:
             UsageError: it has others, or a run has this name.
         """
-        shared = _shared(settings)
+        shared = _shared(plain(dict(values)))
         if Run(self.root, self.name).exists:
             raise UsageError(
                 f"{self.folder.url} is a run, so no sweep can have its name; choose one with --name"
@@ -82,7 +81,7 @@ class SweepFolder:
             )
         if not self.exists:
             self.data = {"name": self.name, "created_at": time.time(), "settings": shared, "tracker": {}}
-        self.folder.write_text("sweep.toml", settings_toml(settings))
+        self.folder.write_text("sweep.toml", toml)
         self.write(points=known | points)
 
     def write(self, **changes: Any) -> None:
@@ -105,9 +104,8 @@ def finished_iterations(root: str, name: str) -> int:
     return sum(run.is_finished(index) for index in run.iterations())
 
 
-def _shared(settings: Settings) -> Mapping[str, Any]:
+def _shared(dumped: Mapping[str, Any]) -> dict[str, Any]:
     """What all runs of a sweep have in common and a later call may not change."""
-    dumped = plain(settings.model_dump(mode="json"))
     return {k: v for k, v in dumped.items() if k not in ("run", "tracking", "cluster")} | {
         "run": {k: v for k, v in dumped["run"].items() if k not in ("name", "seed", "root")}
     }

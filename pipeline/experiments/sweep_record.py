@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.experiments.comparison import Comparison
 from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.settings.names import slug
-from pipeline.settings.schema import Settings
+from pipeline.settings.tracking import TrackingSection
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
 from pipeline.tracking.tracker import NoTracker, Tracker
@@ -16,24 +16,29 @@ from pipeline.tracking.tracker import NoTracker, Tracker
 FOLDER = "compare"  # of the page's artifacts
 
 
-def begin_record(sweep: SweepFolder, settings: Settings, tags: Mapping[str, str]) -> Tracker:
+def begin_record(
+    sweep: SweepFolder, tracking: TrackingSection, values: Mapping[str, Any], tags: Mapping[str, str]
+) -> Tracker:
     """Begin or continue the page of a sweep, and note in `sweep.json` where it is.
 
+    Args:
+        sweep: its folder.
+        tracking: where to record.
+        values: the settings that all runs share, as plain values.
+        tags: of the page, beside those that every run has.
+
     Raises:
-        UsageError: `tracking.uri` is no address that MLflow writes to.
+        UsageError: `tracking.uri` is not an address that MLflow writes to.
     """
-    if settings.tracking.uri == "none":
+    if tracking.uri == "none":
         return NoTracker()
-    where = {
-        "uri": tracking_uri(settings.tracking.uri, settings.run.root),
-        "experiment": settings.tracking.experiment,
-    }
+    where = {"uri": tracking_uri(tracking.uri, values["run"]["root"]), "experiment": tracking.experiment}
     tracker = MlflowTracker(where["uri"], where["experiment"], artifact_folder(where["uri"]))
     run_id = tracker.start(
         sweep.name,
         sweep.data["tracker"].get("run_id"),
-        settings.model_dump(mode="json"),
-        run_tags("sweep", settings.workflow.use) | dict(tags),
+        values,
+        run_tags("sweep", values["workflow"]["use"]) | dict(tags),
         _key(sweep),
     )
     sweep.write(tracker={**where, "run_id": run_id, "link": tracker.link()})

@@ -90,9 +90,7 @@ def assemble(settings: Settings) -> Plan:
         trainers[plan.model_id] = trainer_spec(
             plan, engine.checkpoint, adapter, by_model[plan.model_id], run.seed
         )
-    player = player_spec(
-        resolved.played.use, resolved.options, resolved.models, resolved.roles, resolved.rollout, run.seed
-    )
+    player = player_spec(resolved)
     if resolved.tracking.uri != "none":
         tracking_uri(resolved.tracking.uri, run.root)
     stages = _stages(resolved, tasks, method, by_model)

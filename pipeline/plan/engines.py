@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
-from pipeline.plan.resolve import ModelPlan, RolePlan
+from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.plan.trainers import adapter_of
-from pipeline.settings.schema import ClusterSection, RolloutSection
+from pipeline.settings.schema import ClusterSection
 from stages.engines.base import EngineSpec
 from stages.engines.kinds import check_spec, engine_class, resolve_kind
 from stages.players.actor import PlayerSpec
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import UsageError
-from workflows.models import Model, ModelMap
+from workflows.models import Model
 from workflows.playing.attempts import PlayLimits
 
 
@@ -92,15 +91,9 @@ def _threads_of_an_engine(models: Collection[ModelPlan], cluster: ClusterSection
     return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
 
 
-def player_spec(
-    use: str,
-    options: Mapping[str, Any],
-    models: ModelMap,
-    roles: Mapping[str, RolePlan],
-    rollout: RolloutSection,
-    seed: int,
-) -> PlayerSpec:
-    """What each player plays: the workflow `use` with its `options`."""
+def player_spec(resolved: Resolved) -> PlayerSpec:
+    """What each player of training's rollouts plays."""
+    rollout = resolved.rollout
     limits = PlayLimits(
         max_turns=rollout.max_turns,
         call_timeout_seconds=rollout.call_timeout_seconds,
@@ -109,11 +102,11 @@ def player_spec(
         call_attempts=rollout.call_attempts,
     )
     return PlayerSpec(
-        use=use,
-        options=options,
-        models=models,
-        roles={name: role.sampling for name, role in roles.items()},
+        use=resolved.workflow_section.use,
+        options=resolved.options,
+        models=resolved.models,
+        roles={name: role.sampling for name, role in resolved.roles.items()},
         limits=limits,
-        run_seed=seed,
+        run_seed=resolved.run.seed,
         max_in_flight=-(-rollout.max_in_flight // rollout.players),
     )

@@ -103,8 +103,8 @@ def team_fingerprint(resolved: Resolved) -> dict[str, Any]:
     roles = {name: role.section.fingerprint() for name, role in resolved.roles.items()}
     models = {name: section.fingerprint() for name, section in resolved.model_sections.items()}
     return {
-        "workflow": resolved.played.fingerprint(),
-        "workflow_source": source_hash(resolved.played.use),
+        "workflow": resolved.workflow_section.fingerprint(),
+        "workflow_source": source_hash(resolved.workflow_section.use),
         "roles": {name: _without(dump, _OF_TRAINED_ROLES) for name, dump in roles.items()},
         "models": {name: _without_pace(_without(dump, _OF_TRAINERS)) for name, dump in models.items()},
         **_said_by_others(resolved.model_sections),
@@ -143,7 +143,7 @@ def identity_of(resolved: Resolved, tasks: LoadedTasks) -> dict[str, Any]:
     """What a run is: another workflow, model, model map, data or seed is another run."""
     data = resolved.data
     return {
-        "workflow": resolved.played.fingerprint(),
+        "workflow": resolved.workflow_section.fingerprint(),
         "models": {name: _weights_of(section) for name, section in resolved.model_sections.items()},
         "roles": {name: role.model_id for name, role in resolved.roles.items()},
         "data": {"path": data.path, "split": data.split, "rows": tasks.fingerprint},

@@ -19,7 +19,7 @@ from workflows.tools.code.find import find_isolation
 
 def overview(plan: Plan) -> dict[str, Any]:
     """Everything that `check` shows; `problems` lists what can't work."""
-    settings = plan.settings
+    settings = plan.resolved
     episodes = settings.data.tasks_per_iteration * settings.rollout.group_size
     memory = memory_report(plan)
     short = memory_problem(plan, settings.cluster.address)
@@ -27,7 +27,7 @@ def overview(plan: Plan) -> dict[str, Any]:
     return {
         "run": {"name": settings.run.name, "root": settings.run.root, "state": run_state(plan)},
         "workflow": {
-            "use": settings.workflow.use,
+            "use": settings.workflow_section.use,
             "graph": text_lines(plan.workflow),
             "roles": dict(plan.models.roles),
             "regime": plan.models.regime,
@@ -45,7 +45,7 @@ def overview(plan: Plan) -> dict[str, Any]:
             f"{episodes} episodes",
         },
         "learning": {
-            "credit": settings.credit_method,
+            "credit": settings.credit.use,
             "advantage": settings.advantage.use,
             "models": {m: a.described for m, a in plan.algorithms.items()},
         },
@@ -62,7 +62,7 @@ def overview(plan: Plan) -> dict[str, Any]:
 def key_problem(plan: Plan) -> str | None:
     """One sentence where an engine lacks something here, such as an API's key; None on a cluster, whose nodes
     have their own."""
-    if plan.settings.cluster.address != "local":
+    if plan.resolved.cluster.address != "local":
         return None
     for spec in plan.engine_specs.values():
         try:
@@ -74,7 +74,7 @@ def key_problem(plan: Plan) -> str | None:
 
 def start_problem(plan: Plan) -> str | None:
     """The first reason why nothing of this plan can start on this machine now."""
-    return memory_problem(plan, plan.settings.cluster.address) or key_problem(plan)
+    return memory_problem(plan, plan.resolved.cluster.address) or key_problem(plan)
 
 
 def check_start(plan: Plan) -> None:
@@ -89,7 +89,7 @@ def check_start(plan: Plan) -> None:
 
 def run_state(plan: Plan) -> str:
     """What running now would do, from the run folder."""
-    run = Run(plan.settings.run.root, plan.settings.run.name)
+    run = Run(plan.resolved.run.root, plan.resolved.run.name)
     if not run.exists:
         return "new; iteration 0 comes first"
     indices = run.iterations()
@@ -104,7 +104,7 @@ def run_state(plan: Plan) -> str:
 
 
 def _run_problem(plan: Plan) -> str | None:
-    run = Run(plan.settings.run.root, plan.settings.run.name)
+    run = Run(plan.resolved.run.root, plan.resolved.run.name)
     if not run.exists:
         return None
     have, now = run.read_info()["identity"], plain(plan.identity)

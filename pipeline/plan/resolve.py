@@ -92,7 +92,7 @@ class Resolved:
     sandbox: Sandbox
     run: RunSection
     data: DataSection
-    played: WorkflowSection  # [workflow] as the settings have it
+    workflow_section: WorkflowSection  # [workflow] as the settings have it
     rollout: RolloutSection
     rewards: tuple[RewardSection, ...]
     credit: CreditSection  # with its method in `use`
@@ -126,6 +126,11 @@ class Resolved:
     def dump(self) -> dict[str, Any]:
         """The settings as plain values."""
         return self.settings.model_dump(mode="json")
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings as plain values, without later keys at their default: see `Section.fingerprint`."""
+        return self.settings.fingerprint()
 
 
 def load_and_resolve(settings: Settings) -> Resolved:
@@ -165,7 +170,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         sandbox=sandbox_of(settings.sandbox),
         run=settings.run,
         data=settings.data,
-        played=settings.workflow,
+        workflow_section=settings.workflow,
         rollout=settings.rollout,
         rewards=settings.rewards,
         credit=settings.credit.model_copy(update={"use": settings.credit_method}),

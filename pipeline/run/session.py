@@ -28,12 +28,12 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
     """
     import ray
 
-    settings = plan.settings
+    settings = plan.resolved
     if signals:
         raise_on_stop_signals()
     run = Run(settings.run.root, settings.run.name)
     with RunLock(run.folder):
-        create_or_open(run, settings, plan.identity, plan.models.regime, drawing(plan.workflow))
+        create_or_open(run, settings.toml, plan.identity, plan.models.regime, drawing(plan.workflow))
         run.write_info(parameters=parameters_of(plan))
         tracker = open_tracker(plan, run)
         runner, failed = None, True

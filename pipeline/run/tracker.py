@@ -15,7 +15,7 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
     Raises:
         UsageError: `tracking.uri` is no address that MLflow writes to.
     """
-    settings = plan.settings
+    settings = plan.resolved
     if settings.tracking.uri == "none":
         return NoTracker()
     uri = tracking_uri(settings.tracking.uri, settings.run.root)
@@ -24,9 +24,9 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
         run.write_info(tracker={"run_id": run_id, "link": link})
 
     tracker = MlflowTracker(uri, settings.tracking.experiment, artifact_folder(uri), begun=keep)
-    tags = run_tags(plan.models.regime, settings.workflow.use) | {"run_folder": run.folder.url}
+    tags = run_tags(plan.models.regime, settings.workflow_section.use) | {"run_folder": run.folder.url}
     tags |= settings.tracking.tags
     known = run.info.get("tracker", {}).get("run_id")
     key = f"{run.folder.url} {run.info['created_at']}"
-    tracker.start(run.name, known, settings.model_dump(mode="json"), tags, key, wait=False)
+    tracker.start(run.name, known, settings.dump, tags, key, wait=False)
     return tracker

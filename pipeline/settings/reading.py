@@ -115,8 +115,8 @@ def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
 
 def _index(node: list[Any], step: str, where: str) -> int:
     if not step.isdigit() or int(step) >= len(node):
-        entries = f"numbers from 0 to {len(node) - 1}" if node else "no entry to set; add it in the file"
-        raise UsageError(f"{where}: {step!r} is not an entry of that list, which has {entries}")
+        remedy = f"use a number from 0 to {len(node) - 1}" if node else "add the first one in the file"
+        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries of that list; {remedy}")
     return int(step)
 
 

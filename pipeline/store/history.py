@@ -23,14 +23,14 @@ class History:
     name: str
     url: str
     info: Mapping[str, Any]  # run.json
-    settings: Mapping[str, Any]  # settings.toml, as it stands there
+    kept: Mapping[str, Any]  # settings.toml, as it stands there
     iterations: tuple[Metrics, ...]
     unfinished: tuple[int, ...]
     evaluations: tuple[Mapping[str, Any], ...]  # every `result.json`, by split and index
 
     @property
     def seed(self) -> int:
-        return int(self.settings.get("run", {}).get("seed", 0))
+        return int(self.kept.get("run", {}).get("seed", 0))
 
     @property
     def regime(self) -> str:
@@ -45,7 +45,7 @@ def read_history(run: Run) -> History:
         name=run.name,
         url=run.folder.url,
         info=run.read_info(),
-        settings=tomllib.loads(settings) if settings else {},
+        kept=tomllib.loads(settings) if settings else {},
         iterations=tuple(finished.values()),
         unfinished=tuple(i for i in run.iterations() if i not in finished),
         evaluations=tuple(evaluation_results(run)),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.settings.program import hint
-from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, differences, package_versions, plain
@@ -94,15 +93,19 @@ def is_sweep(root: str, name: str) -> bool:
 
 def create_or_open(
     run: Run,
-    settings: Settings,
+    settings: str,
     identity: Mapping[str, Any],
     regime: str,
     graph: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `run.json` of a new run, or check that the run is the one that the settings describe.
 
-    `graph` is the workflow as `workflows.draw.drawing` gives it, so that who looks at the run later needs
-    none of its code.
+    Args:
+        run: its folder, locked.
+        settings: the TOML text that the run keeps.
+        identity: what may not change under one run name.
+        regime: a label of who shares weights with whom.
+        graph: the workflow as `workflows.draw.drawing` gives it: viewing a run executes none of its code.
 
     Raises:
         UsageError: the run of that name has another workflow, model, model map, data or seed.
@@ -128,4 +131,4 @@ def create_or_open(
             tracker={},
             graph=graph,
         )
-    run.folder.write_text("settings.toml", settings_toml(settings))
+    run.folder.write_text("settings.toml", settings)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.lock import RunLock
@@ -184,7 +185,7 @@ def test_runs_are_found_by_name_path_and_latest(tmp_path: Path) -> None:
         find_run(root, "latest")
     identity = {"workflow": {"use": "single"}, "seed": 0}
     for name in ("one", "two"):
-        create_or_open(Run(root, name), Settings(), identity, "full")
+        create_or_open(Run(root, name), settings_toml(Settings()), identity, "full")
     assert find_run(root, "latest").name == "two"
     assert find_run("elsewhere", f"{root}/one").name == "one"
     assert [r["name"] for r in list_runs(root)] == ["one", "two"]
@@ -196,7 +197,7 @@ def test_runs_are_found_by_name_path_and_latest(tmp_path: Path) -> None:
 
 def test_a_run_refuses_another_identity_under_its_name(tmp_path: Path) -> None:
     run = Run(str(tmp_path), "r")
-    create_or_open(run, Settings(), {"workflow": {"use": "single"}, "seed": 0}, "full")
-    create_or_open(run, Settings(), {"workflow": {"use": "single"}, "seed": 0}, "full")
+    create_or_open(run, settings_toml(Settings()), {"workflow": {"use": "single"}, "seed": 0}, "full")
+    create_or_open(run, settings_toml(Settings()), {"workflow": {"use": "single"}, "seed": 0}, "full")
     with pytest.raises(UsageError, match="seed: 0 → 1"):
-        create_or_open(run, Settings(), {"workflow": {"use": "single"}, "seed": 1}, "full")
+        create_or_open(run, settings_toml(Settings()), {"workflow": {"use": "single"}, "seed": 1}, "full")

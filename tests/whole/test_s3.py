@@ -246,7 +246,7 @@ def test_a_sweep_lies_where_its_runs_lie(root: str, cluster: None, tmp_path: Pat
     out = capsys.readouterr().out
     assert "1 iterations in" in out
     assert "has its 1 iterations already" in out
-    settings = sweep.settings(sweep.members[0], {})
+    settings = sweep.settings_of(sweep.members[0], {})
     broken = settings.model_copy(update={"workflow": settings.workflow.model_copy(update={"use": "no_such"})})
     cause = train_apart(broken, 2, Folder(f"{root}/s"), lambda _: None)
     assert cause is not None

@@ -22,7 +22,7 @@ from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.experiments.sweep_record import begin_record, child_tags, reopen_record
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
-from pipeline.settings.reading import parse_settings
+from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run
@@ -92,7 +92,7 @@ def states(sweep: Sweep) -> dict[str, str]:
 def test_every_point_meets_every_seed_and_seeds_come_one_after_another(planned: Any) -> None:
     sweep = planned(regimes="full,separate", seeds="3,5")
     assert [m.name for m in sweep.members] == ["s-full-s3", "s-separate-s3", "s-full-s5", "s-separate-s5"]
-    made = [sweep.settings(m, {"a": "b"}) for m in sweep.members]
+    made = [sweep.settings_of(m, {"a": "b"}) for m in sweep.members]
     assert [s.run.seed for s in made] == [3, 3, 5, 5]
     assert made[0].tracking.tags == {"a": "b"}
     for key in ("data", "rollout", "evaluate"):
@@ -312,8 +312,9 @@ def test_the_page_of_a_sweep_is_the_parent_of_its_runs_and_is_found_again(planne
     sweep = planned(regimes="full,separate")
     settings = sweep.base.model_copy(update={"tracking": parse_settings({}).tracking})
     folder = SweepFolder(sweep.root, sweep.name)
-    folder.begin(settings, {})
-    tracker = begin_record(folder, settings, {"sweep": sweep.name})
+    folder.begin(settings_toml(settings), settings.fingerprint(), {})
+    dump = settings.model_dump(mode="json")
+    tracker = begin_record(folder, settings.tracking, dump, {"sweep": sweep.name})
     run_id = folder.data["tracker"]["run_id"]
     assert run_id is not None
     tracker.close()
