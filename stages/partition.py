@@ -326,7 +326,7 @@ def _per_model(
         if not its_rows.height:
             notes.append(f"model {model_id!r} has no usable turn; {_causes(excluded)}")
         elif silent:
-            notes.append(f"no signal: every advantage of model {model_id!r}'s {its_rows.height} turns is 0")
+            notes.append(f"no signal: all {its_rows.height} turns of model {model_id!r} have the advantage 0")
     return metrics, notes
 
 

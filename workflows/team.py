@@ -132,7 +132,7 @@ class Team:
         """Record a value (JSON) that the function computed by itself, as a turn of its own."""
         if (actor := self._known(step)) is not None:
             raise WorkflowError(
-                f"step {step!r} is {actor!r}'s; declare a step for notes, as in {{'notes': None}}"
+                f"step {step!r} belongs to {actor!r}; declare a step for notes, as in {{'notes': None}}"
             )
         read = [*reads]
         value = _values(value, read, f"the value of step {step!r}")

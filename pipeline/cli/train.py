@@ -63,6 +63,6 @@ def train(
         run = runner.run
         print_lines([f"run {run.name!r} has its {iterations} iterations already: {run.folder.url}"])
         return
-    print_summary(runner.run, log.last, runner.tracker.link())
+    print_summary(runner.run, log.last, runner.tracker.link(), printed=log.alarms)
     if solved is not None:
         print_lines([solved.verdict()])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import RenderableType
 
@@ -25,6 +25,8 @@ from pipeline.store.runs import find_run
 from pipeline.views.output import print_json, print_pages
 from pipeline.views.progress import RichProgress
 from workflows.errors import RunFailed, UsageError
+
+BRIEF_SECONDS: Final = 10.0  # a stage that is done sooner leaves no line: each iteration has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def run_replay(name: str, root: str, overrides: Sequence[str], options: ReplayOp
     address = _address(plan.settings.cluster, plan.changes)
     check = functools.partial(_check_memory, plan, address)
     with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes, check) as start:
-        result = replay(plan, indices, RichProgress(), start)
+        progress = RichProgress(brief_seconds=BRIEF_SECONDS)
+        result = replay(plan, indices, progress, start, on_done=progress.print_line)
     result.notes += left_out(source, options.iterations)
     link = record_replay(result)
     print_result(options.as_json, lambda: replay_dict(result, link), lambda: replay_page(result, link))

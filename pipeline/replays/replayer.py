@@ -24,6 +24,7 @@ from pipeline.run.execution import Finished, run_stages
 from pipeline.settings.program import hint
 from pipeline.store import run as store
 from pipeline.store.updates import moved
+from pipeline.views.progress import Named
 from stages.base import Progress, carried_of
 from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
@@ -72,12 +73,14 @@ def replay(
     start: Callable[[], None] = lambda: None,
     *,
     compare: bool = True,
+    on_done: Callable[[str], None] = lambda line: None,
 ) -> Replayed:
     """Replay the iterations in order; those that are finished under this label are loaded.
 
     Args:
         start: starts Ray, if it has not; called before stages run.
         compare: say how returns and advantages moved against the stored ones.
+        on_done: takes one line for each iteration or evaluation that is done.
 
     Raises:
         UsageError: the label holds a replay with other settings, or scores are needed that are not stored.
@@ -97,13 +100,24 @@ def replay(
             start()
             begin(plan)
             fleet = None if chain is None else chain.fleet
-            _replay_one(result, now, stored, due, carried, progress, compare, fleet)
+            what = (
+                f"iteration {index}" if plan.source.split is None else f"evaluation after {index} iterations"
+            )
+            _replay_one(result, now, stored, due, carried, Named(progress, what), compare, fleet)
+            on_done(f"{what}: {_line(result.done[index])}")
             if chain is not None:
                 chain.ended(index)
     result.seconds = time.monotonic() - began
     if result.done:
         _note_done(plan, result)
     return result
+
+
+def _line(done: Finished) -> str:
+    """Which stages ran now and in what time, and which were finished before."""
+    ran = [name for name in done.manifests if name not in done.resumed]
+    before = f"{', '.join(done.resumed)} finished before" if done.resumed else ""
+    return "; ".join(filter(None, (", ".join(ran), before))) + f", {done.seconds:.1f} s"
 
 
 def _replay_one(

@@ -16,6 +16,7 @@ from pipeline.report.rows import Content, content_of
 from pipeline.report.source import source_of
 from pipeline.store.run import Run
 from pipeline.views.render import number, visible
+from stages.tables.filesystem import filesystem
 from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
 
@@ -48,7 +49,8 @@ def write_report(
 
     Args:
         episodes: the most that it has; of more, some are chosen, and the page says how.
-        out: a file, any fsspec URL; default: a name of its own in the folder `report` of the run or replay.
+        out: a file, or a folder that is there or ends with a slash, of any fsspec URL; default: the folder
+            `report` of the run or replay. In a folder the page has a name of its own.
 
     Raises:
         UsageError: there is nothing to report on, or the file can't be written.
@@ -74,7 +76,7 @@ def write_report(
         "turns": content.turns,
     }
     body = page(f"{run.name}: {source.title}", data, content.chunks, svg(graph, roles))
-    file = out or source.file
+    file = _file_of(out, source.file)
     try:
         write_bytes(file, body)
     except OSError as error:
@@ -82,6 +84,16 @@ def write_report(
     return Report(
         file, len(body), chosen.shown, chosen.total, len(content.turns), chosen.how, tuple(texts_only)
     )
+
+
+def _file_of(out: str | None, default: str) -> str:
+    """Where the page goes: `out`, or the default's name within it where that is a folder."""
+    if out is None:
+        return default
+    fs, path = filesystem(out)
+    if out.endswith("/") or fs.isdir(path):
+        return f"{out.rstrip('/')}/{default.rpartition('/')[2]}"
+    return out
 
 
 def lines_of(written: Report) -> list[str]:

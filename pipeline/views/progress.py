@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO, Final
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from pipeline.views.render import number, visible
+from stages.base import Progress
 
 WINDOW_SECONDS: Final = 30.0  # rates are those of the last half minute
 LINE_SECONDS: Final = 10.0  # between two plain lines
@@ -125,6 +127,12 @@ class RichProgress:
                 self._say(f"{self._label}: {seconds}")
             self._label = ""
 
+    def print_line(self, line: str) -> None:
+        """Print one line between two stages."""
+        with self._lock:
+            self.finish()
+            self._say(visible(line))
+
     def _start_bar(self) -> None:
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -176,3 +184,20 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A progress whose labels begin with a name: `iteration 3: credit`."""
+
+    progress: Progress
+    name: str
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        self.progress.start(f"{self.name}: {label}", total, unit)
+
+    def advance(self, amount: int = 1, **rates: float) -> None:
+        self.progress.advance(amount, **rates)
+
+    def finish(self) -> None:
+        self.progress.finish()

@@ -98,9 +98,9 @@ def summary_dict(view: IterationView) -> dict[str, Any]:
 
 
 def training_line(metrics: Mapping[str, float], index: int, of: int, seconds: float) -> Text:
-    """One iteration of many, in one line."""
+    """One iteration of many, in one line. It has the number that `show` and the run's folder have."""
     text = Text(no_wrap=True, overflow="ignore")
-    text.append(f"iteration {index + 1}/{of}", "bold").append(f": {_headline(metrics)}")
+    text.append(f"iteration {index}", "bold").append(f" ({index + 1} of {of}): {_headline(metrics)}")
     return text.append(f", {seconds:.1f} s", "dim")
 
 
@@ -236,7 +236,7 @@ def _headline(metrics: Mapping[str, float]) -> str:
         ok = metrics.get("rollout/status/ok", episodes)
         texts.append(f"{number(episodes)} episodes" + (f" ({number(ok)} ok)" if ok != episodes else ""))
     if (rate := metrics.get("rollout/tokens_per_second")) is not None:
-        texts.append(f"{number(rate)} tokens/s")
+        texts.append(f"{number(rate)} sampled tokens/s")
     if quiet := metrics.get("groups/no_signal_rate"):
         texts.append(f"{quiet:.0%} of the groups teach nothing")
     return ", ".join(texts) or "no numbers yet"
@@ -255,7 +255,9 @@ def _roles(metrics: Mapping[str, float]) -> Table:
 
 
 def _updates(updates: Sequence[Mapping[str, Any]]) -> Table:
-    table = open_table("  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">tokens/s")
+    table = open_table(
+        "  model", "version", ">rows", ">tokens", ">loss", ">gap", ">grad norm", ">trained tokens/s"
+    )
     for row in updates:
         seconds, tokens = row.get("seconds"), row.get("num_forward_tokens")
         table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -27,13 +28,21 @@ if TYPE_CHECKING:
     from pipeline.run.execution import Finished
 
 
-def print_summary(run: Run, finished: Finished, link: str | None) -> None:
-    """Print the summary of an iteration that has just ended; the last lines say where everything is."""
-    echo(make_console(), summary_of(run, finished, link))
+def print_summary(
+    run: Run, finished: Finished, link: str | None, printed: Collection[str] = frozenset()
+) -> None:
+    """Print the summary of an iteration that has just ended; the last lines say where everything is.
+
+    Args:
+        printed: keys of the alarms that this command has printed before; the summary only names them.
+    """
+    echo(make_console(), summary_of(run, finished, link, printed))
 
 
-def summary_of(run: Run, finished: Finished, link: str | None = None) -> RenderableType:
-    """The summary of an iteration that has just ended."""
+def summary_of(
+    run: Run, finished: Finished, link: str | None = None, printed: Collection[str] = frozenset()
+) -> RenderableType:
+    """The summary of an iteration that has just ended; see `print_summary`."""
     return summary(
         IterationView(
             run=run.name,
@@ -43,7 +52,7 @@ def summary_of(run: Run, finished: Finished, link: str | None = None) -> Rendera
             updates=update_summaries(finished.tables),
             seconds={name: manifest.seconds for name, manifest in finished.manifests.items()},
             notes=finished.notes,
-            alarms=[str(alarm) for alarm in finished.alarms],
+            alarms=[f"{a.key}, as above" if a.key in printed else str(a) for a in finished.alarms],
             resumed=finished.resumed,
             where=places_of(run, finished.index, link),
         )
@@ -57,16 +66,16 @@ class TrainingLog:
         self.iterations = iterations
         self.last: Finished | None = None
         self._console = make_console()
-        self._alarms: set[str] = set()  # that were said
+        self.alarms: set[str] = set()  # keys of those that hold; their lines are printed
 
     def add(self, finished: Finished) -> None:
         self.last = finished
         line = training_line(finished.metrics, finished.index, self.iterations, finished.seconds)
         now = {alarm.key: alarm for alarm in finished.alarms}
-        begun = [alarm_line(str(alarm)) for key, alarm in now.items() if key not in self._alarms]
-        over = [Text(f"  alarm over: {visible(key)}", "green") for key in sorted(self._alarms - now.keys())]
+        begun = [alarm_line(str(alarm)) for key, alarm in now.items() if key not in self.alarms]
+        over = [Text(f"  alarm over: {visible(key)}", "green") for key in sorted(self.alarms - now.keys())]
         echo(self._console, line, *begun, *over)
-        self._alarms = set(now)
+        self.alarms = set(now)
 
 
 def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:

@@ -4,6 +4,7 @@ and a source that stays as it is."""
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from pipeline.replays.command import BRIEF_SECONDS
 from pipeline.replays.movement import _added, _row, part_sums
 from pipeline.replays.plan import ReplayPlan, replay_plan
 from pipeline.replays.replayer import Replayed, replay
@@ -21,6 +23,7 @@ from pipeline.replays.source import Source
 from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
 from pipeline.store.run import Run, tables_at
+from pipeline.views.progress import RichProgress
 from rewards.credit.rloo import Rloo
 from rewards.f1_by_round import F1ByRound
 from rewards.scoring.score import score_turns
@@ -268,6 +271,21 @@ def test_other_rewards_give_what_they_give_and_everything_after_them(run: Run) -
     assert set(roles) == {"planner", "answerer", "searcher", "summariser", "updater"}
     assert all(row["turns_before"] == row["turns_after"] for row in roles.values())
     assert roles["planner"]["return_before"] != roles["planner"]["return_after"]
+
+
+@pytest.mark.slow
+def test_progress_is_one_line_an_iteration_that_names_it(run: Run) -> None:
+    text = io.StringIO()
+    for _ in range(2):
+        progress = RichProgress(text, brief_seconds=BRIEF_SECONDS)
+        replay(plan_of(run, "credit.use=rloo", label="lines"), [0, 1], progress, on_done=progress.print_line)
+    lines = text.getvalue().splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == [
+        "iteration 0: credit, partition",
+        "iteration 1: credit, partition",
+        "iteration 0: credit, partition finished before",
+        "iteration 1: credit, partition finished before",
+    ]
 
 
 @pytest.mark.slow

@@ -301,6 +301,17 @@ def test_the_command_says_where_the_page_is_and_how_large(run, capsys, tmp_path)
     assert json.loads(capsys.readouterr().out)["bytes"] == (tmp_path / "page.html").stat().st_size
 
 
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_a_page_for_a_folder_lies_in_it_under_its_own_name(run, tmp_path, ending):
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    written = write_report(run, iteration=1, out=f"{folder}{ending}")
+    assert written.file == f"{folder}/iteration-00001.html"
+    assert [file.name for file in folder.iterdir()] == ["iteration-00001.html"]
+    new = write_report(run, iteration=1, out=f"{tmp_path}/new/")
+    assert new.file == f"{tmp_path}/new/iteration-00001.html"
+
+
 def turns_of(*links):
     return [
         {"episode": 0, "turn_index": i, "step": step, "event": "llm", "role": step, "parents": parents}

@@ -145,6 +145,14 @@ def test_a_terminal_gets_colour_and_a_file_none(run):
     assert "\x1b" not in plain_console.file.getvalue()
 
 
+def test_a_branch_within_a_branch_is_indented_twice(run):
+    played = find_episode(tables_of(run), "00000/t0/0")
+    played.turns[1]["branch"], played.turns[2]["branch"] = "1.0", "1"
+    lines = as_text(transcript(played), 200).splitlines()
+    indents = {line.strip()[:3]: len(line) - len(line.lstrip()) for line in lines if line.strip()[:1] == "["}
+    assert [indents[f"[{index}]"] for index in (0, 1, 2)] == [0, 8, 4]
+
+
 def test_branches_are_read_one_after_the_other_between_the_turns_of_the_trunk(run):
     played = find_episode(tables_of(run), "00000/t0/0")
     assert [t["turn_index"] for t in in_branches(reversed(played.turns))] == [0, 1, 3, 2, 4, 5]

@@ -6,6 +6,9 @@ import math
 
 import pytest
 
+from pipeline.metrics.alarms import Alarm
+from pipeline.run.execution import Finished
+from pipeline.store.run import Run
 from pipeline.views.render import (
     IterationView,
     as_text,
@@ -18,6 +21,7 @@ from pipeline.views.render import (
     visible,
 )
 from pipeline.views.runs_table import runs_table
+from pipeline.views.summary import TrainingLog, summary_of
 from stages.base import Account
 
 
@@ -108,3 +112,33 @@ def test_visible_keeps_every_script_and_spells_out_only_what_can_not_be_seen():
     assert visible(kept) == kept
     assert visible("\ud800\u2028\x9b") == r"\ud800\u2028\x9b"
     assert plain({"a": [math.inf, (1.0, {"b": math.nan})]}) == {"a": [None, [1.0, {"b": None}]]}
+
+
+def test_a_line_of_a_training_has_the_number_of_the_summary_and_of_the_folder(tmp_path, capsys):
+    log, run = TrainingLog(30), Run(str(tmp_path), "demo")
+    done = Finished(5, metrics={"return/mean": 0.5})
+    log.add(done)
+    assert capsys.readouterr().out.startswith("iteration 5 (6 of 30): mean return 0.5")
+    shown = as_text(summary_of(run, done))
+    assert shown.startswith("iteration 5 of run demo")
+    assert "iterations/00005" in shown
+
+
+def test_an_alarm_that_was_printed_is_named_in_the_last_summary_and_not_told_again(tmp_path, capsys):
+    log, run = TrainingLog(3), Run(str(tmp_path), "demo")
+    done = Finished(2, alarms=[Alarm("sampler_gap", "", 1, "the gap is 7 nats", "look at precision")])
+    log.add(done)
+    log.add(done)
+    assert capsys.readouterr().out.count("the gap is 7 nats") == 1
+    last = as_text(summary_of(run, done, printed=log.alarms))
+    assert "alarm: sampler_gap, as above" in last
+    assert "7 nats" not in last
+    assert "7 nats" in as_text(summary_of(run, done))
+
+
+def test_rates_of_sampling_and_of_training_have_names_of_their_own():
+    update = {"model_id": "team", "seconds": 2.0, "num_forward_tokens": 100}
+    text = as_text(summary(view(metrics={"rollout/tokens_per_second": 20.0}, updates=[update])))
+    assert "20 sampled tokens/s" in text
+    assert "trained tokens/s" in text
+    assert text.count("tokens/s") == 2

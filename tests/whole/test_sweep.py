@@ -297,7 +297,7 @@ def test_a_run_in_a_process_of_its_own_is_told_of_and_gives_its_cause(tmp_path: 
     (tmp_path / "s").mkdir()
     assert train_apart(parse_settings(raw), 1, Folder(str(tmp_path / "s")), told.append) is None
     assert told == [1]
-    assert "iteration 1/1" in (tmp_path / "s/r.log").read_text()
+    assert "iteration 0 (1 of 1)" in (tmp_path / "s/r.log").read_text()
     assert json.loads((tmp_path / "runs/r/run.json").read_text())["parameters"]["trained"] > 0
     other = {"run": raw["run"] | {"name": "broken"}, "workflow": {"use": "no_such_workflow"}}
     broken = parse_settings(raw | other)

@@ -22,6 +22,7 @@ from pipeline.replays.source import Source, check_tables
 from pipeline.replays.together import score_together
 from pipeline.store import run as store
 from pipeline.store.folder import Folder
+from pipeline.views.progress import Named
 from stages.base import Progress
 from stages.parts import map_parts
 from stages.reward import RewardStage
@@ -47,35 +48,20 @@ class Ablation:
         return tuple(self.replays)
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A progress that says whose stage it is."""
-
-    progress: Progress
-    name: str
-
-    def start(self, label: str, total: int | None, unit: str) -> None:
-        self.progress.start(f"{self.name}: {label}", total, unit)
-
-    def advance(self, amount: int = 1, **rates: float) -> None:
-        self.progress.advance(amount, **rates)
-
-    def finish(self) -> None:
-        self.progress.finish()
-
-
 def ablate(
     plans: Mapping[str, ReplayPlan],
     indices: Sequence[int],
     progress: Progress,
     start: Callable[[], None] = lambda: None,
     shown: int = 10,
+    on_done: Callable[[str], None] = lambda line: None,
 ) -> Ablation:
     """Replay every variant over the iterations, compare them, and write the comparison beside them.
 
     Args:
         start: starts Ray, if it has not; called before anything runs.
         shown: episodes on which they disagree most.
+        on_done: takes one line for each variant and iteration.
 
     Raises:
         UsageError, RunFailed: as `replay`.
@@ -83,8 +69,11 @@ def ablate(
     began = time.monotonic()
     start()
     for index in indices:
-        _score_together(list(plans.values()), index, progress)
-    replays = {n: replay(p, indices, _Named(progress, n), compare=False) for n, p in plans.items()}
+        _score_together(list(plans.values()), index, Named(progress, f"iteration {index}"))
+    replays = {
+        name: replay(plan, indices, Named(progress, name), compare=False, on_done=_with_name(name, on_done))
+        for name, plan in plans.items()
+    }
     numbers = [_numbers(replays, index, progress) for index in indices]
     agreement = agreement_of(pl.concat(numbers), tuple(plans), shown)
     first = next(iter(plans.values()))
@@ -95,6 +84,10 @@ def ablate(
         write_bytes(f"{folder.url}/{name}", data)
     folder.write_text("ablation.json", store.dump(agreement.as_dict() | {"iterations": list(indices)}))
     return found
+
+
+def _with_name(name: str, on_done: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda line: on_done(f"{name}, {line}")
 
 
 def _score_together(plans: Sequence[ReplayPlan], index: int, progress: Progress) -> None:

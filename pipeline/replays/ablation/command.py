@@ -11,7 +11,7 @@ from pipeline.replays.ablation.ablate import ablate
 from pipeline.replays.ablation.record import record_ablation
 from pipeline.replays.ablation.show import ablation_dict, ablation_page, variant_settings
 from pipeline.replays.ablation.variants import variant_plans
-from pipeline.replays.command import held, left_out, print_result, ray_when_needed
+from pipeline.replays.command import BRIEF_SECONDS, held, left_out, print_result, ray_when_needed
 from pipeline.replays.dry import Due, dry_dict, due_of
 from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.source import Source
@@ -49,8 +49,9 @@ def run_ablate(
         )
         return
     first = next(iter(plans.values()))
+    progress = RichProgress(brief_seconds=BRIEF_SECONDS)
     with held(first.ablation), ray_when_needed(first.settings.cluster, first.changes) as start:
-        ablation = ablate(plans, indices, RichProgress(), start, shown)
+        ablation = ablate(plans, indices, progress, start, shown, progress.print_line)
     link, notes = record_ablation(ablation), left_out(source, iterations)
     print_result(
         as_json, lambda: ablation_dict(ablation, link, notes), lambda: ablation_page(ablation, link, notes)
