@@ -19,7 +19,7 @@ from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model
-from workflows.trajectory import MODELS, UPDATES, rows_to_table, schema_of
+from workflows.trajectory import MODELS, UPDATE_MEASURES, UPDATES, rows_to_table, schema_of
 
 UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
@@ -29,32 +29,7 @@ UPDATE_ARGUMENTS: Final = {
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
 # Columns of the summary row that go into the manifest's metrics where they hold a number.
-_METRICS: Final = (
-    "loss",
-    "policy_loss",
-    "value_loss",
-    "kl_old",
-    "kl_reference",
-    "entropy",
-    "explained_variance",
-    "clip_fraction",
-    "dual_clip_fraction",
-    "importance_ratio_max",
-    "importance_weight_mean",
-    "importance_weight_max",
-    "importance_masked",
-    "sampler_gap_mean",
-    "sampler_gap_max",
-    "sampler_kl",
-    "gradient_norm",
-    "learning_rate",
-    "num_rows",
-    "num_tokens",
-    "num_forward_tokens",
-    "version_before",
-    "version_after",
-    "seconds",
-)
+_METRICS: Final = (*UPDATE_MEASURES, "version_before", "version_after")
 
 
 class UpdateStage:

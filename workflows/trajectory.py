@@ -237,6 +237,15 @@ UPDATES: Final = pa.schema(
     ]
 )
 
+_UPDATE_KEYS: Final = {"iteration", "block", "step", "version_before", "version_after"}
+UPDATE_MEASURES: Final = tuple(
+    field.name
+    for field in UPDATES
+    if field.name not in _UPDATE_KEYS
+    and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
+)
+"""Columns of `UPDATES` that hold what was measured, in their order: the metrics of an update are these."""
+
 MODELS: Final = pa.schema(
     [
         ("iteration", pa.int32()),

@@ -18,31 +18,16 @@ from pipeline.metrics.turns import episode_metrics, turn_metrics
 from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef
+from workflows.trajectory import UPDATE_MEASURES
 
-# Columns of the summary row of `updates`, and what they are called.
+# Columns of the summary row of `updates`, and what they are called where that is another name. `seconds` and
+# `num_forward_tokens` give the update's time and rate.
+_OTHER_NAMES: Final = {"num_rows": "rows_trained", "num_tokens": "tokens_trained"}
 _UPDATE_METRICS: Final = {
-    "loss": "loss",
-    "policy_loss": "policy_loss",
-    "value_loss": "value_loss",
-    "kl_old": "kl_old",
-    "kl_reference": "kl_reference",
-    "clip_fraction": "clip_fraction",
-    "dual_clip_fraction": "dual_clip_fraction",
-    "entropy": "entropy",
-    "explained_variance": "explained_variance",
-    "importance_ratio_max": "importance_ratio_max",
-    "importance_weight_mean": "importance_weight_mean",
-    "importance_weight_max": "importance_weight_max",
-    "importance_masked": "importance_masked",
-    "sampler_gap_mean": "sampler_gap_mean",
-    "sampler_gap_max": "sampler_gap_max",
-    "sampler_kl": "sampler_kl",
-    "gradient_norm": "gradient_norm",
-    "learning_rate": "learning_rate",
-    "num_rows": "rows_trained",
-    "num_tokens": "tokens_trained",
-    "version_after": "version",
-}
+    column: _OTHER_NAMES.get(column, column)
+    for column in UPDATE_MEASURES
+    if column not in ("seconds", "num_forward_tokens")
+} | {"version_after": "version"}
 
 
 def iteration_metrics(

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stages.engines.client import from_ray
+from stages.ray_errors import ends_the_run
 from stages.tables.parquet import TableRef, TableSink, write_bytes
 from workflows.engine import AnyEngine, EngineHooks
-from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
+from workflows.errors import RunFailed, SchemaError
 from workflows.hooks import hooks_of
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
@@ -196,7 +196,7 @@ def start_player(spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str |
         ray.get(handle.start.remote())
     except ray.exceptions.RayError as error:
         ray.kill(handle)
-        raise _told(error, "the player") from None
+        raise ends_the_run(error, "the player") from None
     return handle
 
 
@@ -220,13 +220,7 @@ def play_shard(player: Any, shard: Shard, stall_seconds: float = STALL_SECONDS) 
             "condition or another plain function of the workflow does not return"
         ) from None
     except ray.exceptions.RayError as error:
-        failure = _told(error, f"the player of shard {shard.index}")
+        failure = ends_the_run(error, f"the player of shard {shard.index}")
         failure.add_note("finished shards are kept: run the same settings again to go on")
         raise failure from None
     return receipt
-
-
-def _told(error: Exception, who: str) -> CadreError:
-    """A failure in a player actor as one of our errors; a fault of its own code or its end fails the run."""
-    failure = from_ray(error, who)
-    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
+from stages.ray_errors import ends_the_run
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
-from workflows.errors import CadreError, RunFailed
+from workflows.errors import RunFailed
 
 Progress = Callable[[int, int], None]  # rows and tokens since the last call
 WATCH_SECONDS = 1.0
@@ -245,7 +246,8 @@ class TrainerGroup:
             return [ray.get(r) for r in refs]
         except ray.exceptions.RayError as error:
             self.close()
-            raise _plain(error, self.spec, what) from None
+            who = f"the trainer of model {self.spec.model_id!r}, asked to {what},"
+            raise ends_the_run(error, who, "lower ppo.micro_batch_tokens") from None
         except BaseException:
             self.close()
             raise
@@ -257,16 +259,3 @@ def _check_same_base(spec: TrainerSpec, other: TrainerSpec) -> None:
     assert spec.adapter is not None and other.adapter is not None  # noqa: PT018
     for name in (*shared, "num_threads", "num_gpus"):
         assert getattr(spec, name) == getattr(other, name), f"{name} of adapters on one base"
-
-
-def _plain(error: Exception, spec: TrainerSpec, what: str) -> CadreError:
-    """A worker's own error as itself; anything else as one sentence with the worker's last words."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, CadreError):
-        return cause
-    words = str(cause if cause is not None else error).strip().splitlines()
-    last = next((line.strip() for line in reversed(words) if line.strip()), type(error).__name__)
-    hint = ""
-    if type(error).__name__ in ("ActorDiedError", "WorkerCrashedError", "OutOfMemoryError"):
-        hint = "; a rank's process ended, most often because memory ran out: lower the micro-batch tokens"
-    return RunFailed(f"trainer of model {spec.model_id!r} failed to {what}: {last}{hint}")
