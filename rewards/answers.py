@@ -17,12 +17,14 @@ from rewards.base import PlayedEpisode
 from rewards.grading import qa
 from rewards.part import Flags, Numbers, PlayedPart, Rows
 from workflows.errors import UsageError, did_you_mean
+from workflows.thinking import after_thinking
 from workflows.vocabulary import Status
 
 Malformed = Literal["raw", "zero"]
 """What counts of a turn that kept no format or was cut off: what can be read of it, or nothing.
 
-"raw" takes the lenient reading, or the whole text where the role's parser has none. "zero" takes nothing.
+"raw" takes the lenient reading, or where the role's parser has none the whole text but its thoughts.
+"zero" takes nothing.
 """
 
 Share = Literal["full", "split"]
@@ -51,7 +53,7 @@ def answer_of(turn: Mapping[str, Any] | None, malformed: Malformed = "raw", key:
         return ""
     parsed = turn["parsed"]
     if parsed is None:
-        return str(turn["response_text"] or "")
+        return after_thinking(str(turn["response_text"] or ""))
     return _as_text(parsed, turn["step"], key)
 
 
@@ -130,7 +132,7 @@ def answers_at(
             except ValueError:
                 found.append(None)
         else:
-            found.append((texts[row] or "") if counted else "")
+            found.append(after_thinking(texts[row] or "") if counted else "")
     return found
 
 

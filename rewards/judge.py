@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rewards.answers import refuse_unknown
 from rewards.base import PlayedEpisode
 from workflows.errors import UsageError
+from workflows.thinking import after_thinking
 from workflows.vocabulary import Status
 
 
@@ -96,7 +97,7 @@ class Judge:
 
     def _number(self, turn: Mapping[str, Any]) -> float:
         if self.pattern is not None:
-            found = re.findall(self.pattern, turn["response_text"] or "")
+            found = re.findall(self.pattern, after_thinking(turn["response_text"] or ""))
             said: Any = found[-1] if found else None
         elif turn["format_valid"] is False or turn["status"] == Status.TRUNCATED:
             said = None

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Literal, get_args
 
 from workflows.errors import CadreError, DataError, InfraError, UsageError, did_you_mean
+from workflows.thinking import after_thinking
 
 Kind = Literal["qa", "math", "code"]
 Grader = Callable[[dict[str, Any]], dict[str, Any]]
@@ -139,7 +140,7 @@ def _code(sandbox: str, exact: bool) -> Grader:
     judge.check()
 
     def grade_code(row: dict[str, Any]) -> dict[str, Any]:
-        code = _text(_field(row, "code"), "code")
+        code = after_thinking(_text(_field(row, "code"), "code"))
         _field(row, "tests")
         options = {name: row[name] for name in ("fn_name", "checker", "checker_code", "setup") if name in row}
         tests = read_tests({**options, "tests": row["tests"]}, str(row.get("problem") or ""))
@@ -148,6 +149,8 @@ def _code(sandbox: str, exact: bool) -> Grader:
             tests = replace(tests, checker=checker)
         if (limit := row.get("time_limit_seconds")) is not None:
             tests = tests.with_time_limit(_number(limit, "time_limit_seconds"))
+        if exact:
+            tests = replace(tests, strict_bool=True)
         # text without a code block is graded as code, even if it does not parse
         report = judge.grade(extract_code(code) or code, tests)
         values = report.to_json()
@@ -176,7 +179,7 @@ def _field(row: dict[str, Any], name: str) -> Any:
 
 def _prediction(row: dict[str, Any]) -> str:
     value = _field(row, "prediction")
-    return "" if value is None else _text(value, "prediction")
+    return "" if value is None else after_thinking(_text(value, "prediction"))
 
 
 def _text(value: Any, what: str) -> str:

@@ -9,6 +9,8 @@ import re
 import unicodedata
 from typing import Final, Literal, NamedTuple
 
+from workflows.thinking import after_thinking
+
 MAX_ANSWER_CHARACTERS: Final = 2000
 
 Fallback = Literal["none", "whole", "text", "number"]
@@ -24,7 +26,7 @@ class Stated(NamedTuple):
 def extract_answer(text: str, fallback: Fallback = "none") -> str | None:
     r"""The final answer that a text states, or None.
 
-    In this order, the last that is not blank of:
+    Thoughts (`<think>…</think>`) state nothing. In this order, the last that is not blank of:
 
     1. `<final_answer>…</final_answer>` or `<answer>…</answer>`, in any case of letters;
     2. `\boxed{…}` with balanced braces; a box inside a tag is opened too. Boxes that only `or`, `and` or a
@@ -40,6 +42,7 @@ def extract_answer(text: str, fallback: Fallback = "none") -> str | None:
     ("whole") or in any case ("text"); or its last number (`last_number`). An answer of more than
     `MAX_ANSWER_CHARACTERS` is none.
     """
+    text = after_thinking(text)
     for statements in (_tags, boxes, _hashes, _lines):
         answers, cut = statements(text)
         if cut:

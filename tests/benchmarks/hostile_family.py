@@ -38,7 +38,7 @@ class Hostile:
 
 def programs(count: int) -> list[Hostile]:
     """`count` programs, the families in turn; the same ones every time."""
-    for module in ("machine", "endings", "escapes", "forgeries"):
+    for module in ("machine", "endings", "escapes", "forgeries", "channels"):
         importlib.import_module(f"tests.benchmarks.hostile_{module}")
     names = list(FAMILIES)
     out = []

@@ -239,7 +239,8 @@ def test_the_only_item_of_a_wrapped_value():
     assert check_value(CallCase((), [3], wrapped=True), 3) is None
     assert check_value(CallCase((), [3], wrapped=True), [3]) is None
     assert check_value(CallCase((), [3], wrapped=True), [[3]]) is not None
-    assert check_value(CallCase((), [[3]], wrapped=True), [3]) is not None
+    assert check_value(CallCase((), [[3]], wrapped=True), [3]) is None
+    assert check_value(CallCase((), [[3]]), [3]) is not None
     assert check_value(CallCase((), [3, 4], wrapped=True), 3) is not None
 
 

@@ -14,7 +14,9 @@ keeper has made its memory and descriptors inaccessible (PR_SET_DUMPABLE). What 
 the fork, so no copy of it is in the child. The expected value of a call never comes here.
 
 The report: a line with the CPU seconds of the start; for a call or a test a line with the answer or the
-test's end; a line with the child's wait status and two flags, for a normal end and for a MemoryError.
+test's end; a line with the child's wait status and two flags, for a normal end and for a MemoryError. The
+program holds the pipes of its answers and of its marks, and may write anything there: what is no answer is
+reported as one "of its own making", which is wrong, and a mark counts with the secret of this start only.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FINISHED, NO_MEMORY = b"F", b"M"
+ANSWERS = ('{"t":["value",', '{"t":["error",', '{"t":["not_plain",')
+RECURSION_LIMIT = 50_000  # as the harnesses of the benchmarks set it
 
 
 def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
@@ -40,6 +44,9 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
     use = resource.getrusage(resource.RUSAGE_SELF)
     os.write(report_fd, f"{use.ru_utime + use.ru_stime:.6f}\n".encode())
     shield(job["process_one"])
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # programs and tests print numbers of any size; time is limited anyway
+    secret = os.urandom(8)
     mark_read, mark_write = os.pipe()
     child_in, keeper_out = os.pipe()
     keeper_in, child_out = os.pipe()
@@ -48,7 +55,7 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
     if child == 0:
         for fd in (report_fd, asks_fd, mark_read, keeper_in, keeper_out):
             os.close(fd)
-        be_program(job, child_in, child_out, mark_write)
+        be_program(job, child_in, child_out, mark_write, secret)
         return
     for fd in (child_in, child_out, mark_write):
         os.close(fd)
@@ -64,10 +71,10 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
         ended, status = os.waitpid(-1, 0)
     os.set_blocking(mark_read, False)
     try:
-        marks = os.read(mark_read, 64)
+        marks = os.read(mark_read, 1 << 20)  # all that a pipe holds
     except BlockingIOError:  # an orphan holds the pipe
         marks = b""
-    os.write(report_fd, f"{status} {FINISHED in marks:d} {NO_MEMORY in marks:d}\n".encode())
+    os.write(report_fd, f"{status} {FINISHED + secret in marks:d} {NO_MEMORY + secret in marks:d}\n".encode())
     if not job["process_one"]:
         end_descendants()
     os._exit(0)
@@ -98,7 +105,7 @@ def ask(asks: dict[str, Any], lines: Lines, child: int, report_fd: int) -> None:
             answer = encode(run_test(asks, lines))
         else:
             lines.write(*asks["call"])
-            answer = lines.read()
+            answer = answered(lines.read())
     except TooLong:
         answer = encode(("too_long",))
     except ProgramGone:
@@ -112,14 +119,22 @@ def ask(asks: dict[str, Any], lines: Lines, child: int, report_fd: int) -> None:
         os.kill(child, _signal.SIGKILL)
 
 
+def answered(line: str | None) -> str | None:
+    """The line of an answer; one that `serve` can't have written is an answer of the program's own making."""
+    if line is None or (line.startswith(ANSWERS) and line.isascii()):
+        return line
+    return encode(("not_plain", "an answer of its own making"))
+
+
 # --- the program -------------------------------------------------------------------------------------------
 
 
-def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int) -> None:
+def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int, secret: bytes) -> None:
     import atexit
 
     os.setsid()
     set_limits(job["limits"])
+    sys.setrecursionlimit(RECURSION_LIMIT)
     sys.path[:] = [*job["paths"], *(path for path in sys.path if path)]
     sys.argv[:] = ["program.py"]
     for name in [name for name in sys.modules if name.startswith("workflows")]:
@@ -128,7 +143,7 @@ def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int) -> No
 
     def finished() -> None:
         if os.getpid() == me:  # not in a fork of the program
-            os.write(mark_fd, FINISHED)
+            os.write(mark_fd, FINISHED + secret)
 
     atexit.register(finished)  # the first to be registered is the last to run
     if job["mode"] == "script":
@@ -137,7 +152,7 @@ def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int) -> No
     try:
         space = load_program(job)
     except MemoryError:
-        os.write(mark_fd, NO_MEMORY)
+        os.write(mark_fd, NO_MEMORY + secret)
         raise
     if job["mode"] != "script":
         serve(space, Lines(in_fd, out_fd))
@@ -162,7 +177,11 @@ def load_program(job: dict[str, Any]) -> dict[str, Any]:
     module = sys.modules[name] = type(sys)(name)
     space: dict[str, Any] = module.__dict__
     space["__builtins__"] = builtins
-    exec(job["prelude"], space)
+    for line in job["prelude"].split("\n"):
+        try:
+            exec(line, space)
+        except ImportError:  # a name that this version of Python has not
+            continue
     exec(compile(job["code"], "program.py", "exec", dont_inherit=True), space)
     return space
 

@@ -2,7 +2,7 @@
 
     {"kind": …, "cases": […]}                      what `CodeTests.to_json` writes
     [{"input" | "stdin": …, "output" | "stdout" | "expected_output": …}, …]
-    {"inputs": […], "outputs": […]}                parallel lists; a list of such
+    {"inputs": […], "outputs": […]}                parallel lists, also under singular names; a list of such
     ["assert f(1) == 2", …]                        MBPP's `test_list`; with `test_setup_code` beside it
     {"test": "def check(candidate): …", "entry_point": "f"}     HumanEval, and MultiPL-E's MBPP
     "def check(candidate): …"                      Python as such
@@ -52,6 +52,7 @@ class _Context:
     setup: str = ""
     whitespace: str | None = None
     time_limit_seconds: float | None = None
+    strict_bool: bool = False
 
     def within(self, level: Mapping[str, Any]) -> _Context:
         """With what this level says on top."""
@@ -73,6 +74,7 @@ class _Context:
             setup=setup or self.setup,
             whitespace=_first_text(level, ("whitespace",)) or self.whitespace,
             time_limit_seconds=_number(limit),
+            strict_bool=level.get("strict_bool") is True or self.strict_bool,
         )
 
 
@@ -117,17 +119,20 @@ def read_tests(
         "setup": told.setup,
         "whitespace": told.whitespace or "tokens",
         "time_limit_seconds": told.time_limit_seconds or time_limit(problem),
+        "strict_bool": told.strict_bool,
     }
     kinds = {"assert" if r.code is not None else "call" if common["fn_name"] else "stdio" for r in raw}
     if len(kinds) > 1:
         raise DataError(f"tests of two kinds in one set, {' and '.join(sorted(kinds))}; keep to one")
     kind = kinds.pop() if kinds else ("call" if common["fn_name"] else "stdio")
     cases: list[Case] = []
+    # one output that is no list of one item shows that outputs stand as they are
+    wrapped = all(isinstance(one.output, list) and len(one.output) == 1 for one in raw if one.parallel)
     for one in raw:
         if kind == "assert":
             cases.append(AssertCase(_with_call(str(one.code), common["fn_name"])))
         elif kind == "call":
-            cases.append(_call_case(one))
+            cases.append(_call_case(one, wrapped and one.parallel))
         else:
             whole = StdioCase(_as_text(one.input), _as_text(one.output))
             cases += split_batch(problem, whole, common["checker"])
@@ -166,6 +171,10 @@ def _walk_mapping(value: Mapping[str, Any], context: _Context, depth: int) -> It
     output_key = next((k for k in _OUTPUT if k in value), None)
     if output_key is not None:
         given = value[input_key] if input_key else ""
+        if input_key not in (None, "args") and _are_parallel(_unjson(given), _unjson(value[output_key])):
+            for one, other in zip(_unjson(given), _unjson(value[output_key]), strict=True):
+                yield _Raw(context, one, other, parallel=True)
+            return
         yield _Raw(context, given, value[output_key], exact=input_key == "args")
         return
     for key in _WRAPPERS:
@@ -181,6 +190,17 @@ def _walk_mapping(value: Mapping[str, Any], context: _Context, depth: int) -> It
             f"tests: an object with {', '.join(map(str, value)) or 'no key'} is no test; "
             "the encodings are listed in workflows/tools/code/cases.py"
         )
+
+
+def _are_parallel(inputs: Any, outputs: Any) -> bool:
+    """Whether two lists are the inputs and outputs of as many cases, and not the lines of one case.
+
+    As many texts on both sides are; a list beside another number of lines is one case.
+    """
+    both = (inputs, outputs)
+    if not all(isinstance(one, list) and one and all(isinstance(x, str) for x in one) for one in both):
+        return False
+    return len(inputs) == len(outputs)
 
 
 def _python(text: str) -> str:
@@ -200,7 +220,7 @@ def _with_call(code: str, fn_name: str | None) -> str:
     return code if calls else f"{code.rstrip()}\n\ncheck({fn_name})\n"
 
 
-def _call_case(raw: _Raw) -> CallCase:
+def _call_case(raw: _Raw, wrapped: bool) -> CallCase:
     given = raw.input
     if isinstance(given, str):
         args = tuple(_argument(line) for line in given.strip().split("\n")) if given.strip() else ()
@@ -211,10 +231,10 @@ def _call_case(raw: _Raw) -> CallCase:
         ):
             args = (json.loads(given),)  # one argument over several lines
         expected = _argument(raw.output) if isinstance(raw.output, str) else raw.output
-        return CallCase(args, expected, "line", raw.parallel)
+        return CallCase(args, expected, "line", wrapped)
     if isinstance(given, list | tuple):
-        return CallCase(tuple(given), raw.output, "exact" if raw.exact else "list", raw.parallel)
-    return CallCase((given,), raw.output, "exact", raw.parallel)
+        return CallCase(tuple(given), raw.output, "exact" if raw.exact else "list", wrapped)
+    return CallCase((given,), raw.output, "exact", wrapped)
 
 
 def _argument(text: str) -> Any:

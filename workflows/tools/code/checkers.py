@@ -11,6 +11,8 @@ don't count. Two words are equal if they are the same text, or
 
 **A returned value** is compared as JSON: tuples are lists, keys of dicts are texts. Numbers follow the
 same rule: where a float is expected 1e-6 is allowed, where an int is expected the value must be equal.
+True is 1 and 1 is true, as Python's own `==` has it and with it the harnesses of the benchmarks; not with
+`strict_bool`.
 What JSON has no form for (sets, bytes, complex) is equal to nothing.
 
 The rungs are those of the reference system, without tolerance for integers.
@@ -60,30 +62,32 @@ def difference(expected: str, got: str) -> str:
     return f"expected {shown(expected)}, got {shown(got)}"
 
 
-def check_value(case: CallCase, got: Any) -> str | None:
+def check_value(case: CallCase, got: Any, strict_bool: bool = False) -> str | None:
     """What is wrong with a value, decoded with `JSON_DECODERS`; None where it is right."""
-    if same_value(case.expected, got):
+    if same_value(case.expected, got, strict_bool):
         return None
     only = case.wrapped and isinstance(case.expected, list) and len(case.expected) == 1
-    if only and not isinstance(got, list) and same_value(case.expected[0], got):
+    if only and same_value(case.expected[0], got, strict_bool):
         return None
     return f"expected {shown(case.expected)}, got {shown(got)}"
 
 
-def same_value(expected: Any, got: Any) -> bool:
+def same_value(expected: Any, got: Any, strict_bool: bool = False) -> bool:
     """Whether two JSON values are equal by the rule of this module."""
     if isinstance(expected, list):
         return (
             isinstance(got, list)
             and len(expected) == len(got)
-            and all(same_value(a, b) for a, b in zip(expected, got, strict=True))
+            and all(same_value(a, b, strict_bool) for a, b in zip(expected, got, strict=True))
         )
     if isinstance(expected, Mapping):
         return (
             isinstance(got, dict)
             and expected.keys() == got.keys()
-            and all(same_value(value, got[key]) for key, value in expected.items())
+            and all(same_value(value, got[key], strict_bool) for key, value in expected.items())
         )
+    if strict_bool and isinstance(expected, bool) != isinstance(got, bool):
+        return False
     if isinstance(expected, float) and isinstance(got, int | float):
         return _close(expected, got)
     if isinstance(expected, bool | int | float) and isinstance(got, bool | int | float):

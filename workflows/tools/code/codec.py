@@ -118,7 +118,15 @@ def decode(text: str, decoders: Mapping[str, Callable[[Any], Any]] | None = None
     """
     try:
         value, end = _scanner(_DECODERS if decoders is None else decoders)(text, 0)
-    except (StopIteration, RecursionError, TypeError, KeyError, OverflowError, MemoryError) as error:
+    except (
+        StopIteration,
+        ArithmeticError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        MemoryError,
+        SystemError,
+    ) as error:
         raise ValueError(f"not a plain value: {type(error).__name__}") from None
     if text[end:].strip():
         raise ValueError("not a plain value: there is more behind it")

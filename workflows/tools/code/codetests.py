@@ -34,8 +34,8 @@ class CallCase:
 
     `form` says what the writing of the arguments leaves open: nothing ("exact"), whether one list is to be
     spread ("line"), or whether a list of arguments is one argument ("list"); the function's number of
-    parameters then decides. With `wrapped` the value may also be the only item of `expected`, as data
-    sets with parallel lists of inputs and outputs write it.
+    parameters then decides. With `wrapped` the value may also be the only item of `expected`: data sets with
+    parallel lists of inputs and outputs (APPS) may wrap each output in a list, and then wrap all of them.
     """
 
     args: tuple[Any, ...]
@@ -74,6 +74,7 @@ class CodeTests:
         setup: Python that runs before each assert, where the assert runs.
         whitespace: whether an output's line breaks count ("lines") or separate words as blanks do.
         time_limit_seconds: CPU time of a case that the statement or the data set gives.
+        strict_bool: a call that should return 1 may not return True, nor the other way round.
 
     Raises:
         DataError: fields that don't fit together.
@@ -87,11 +88,14 @@ class CodeTests:
     setup: str = ""
     whitespace: Whitespace = "tokens"
     time_limit_seconds: float | None = None
+    strict_bool: bool = False
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, get_args(Kind))
         _one_of("checker", self.checker, get_args(CheckerType))
         _one_of("whitespace", self.whitespace, get_args(Whitespace))
+        if not isinstance(self.strict_bool, bool):
+            raise DataError(f"strict_bool of tests must be true or false, got {self.strict_bool!r}")
         if self.kind == "call" and not self.fn_name:
             raise DataError("tests that call a function need its name, fn_name")
         if self.checker == "custom" and not self.checker_code.strip():
@@ -116,6 +120,8 @@ class CodeTests:
             out["checker_code"] = self.checker_code
         if self.whitespace != "tokens":
             out["whitespace"] = self.whitespace
+        if self.strict_bool:
+            out["strict_bool"] = True
         if self.time_limit_seconds is not None:
             out["time_limit_seconds"] = self.time_limit_seconds
         return out

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from workflows.errors import UsageError, did_you_mean
@@ -45,6 +45,8 @@ class JudgeLimits:
         max_tests: the first so many are graded; 0: all.
         max_case_characters: a test with a longer input or output is skipped.
         max_total_characters: tests beyond this sum are skipped.
+        strict_bool: a call that should return 1 may not return True, nor the other way round. Off, since
+            Python and the harnesses of the benchmarks have it so.
     """
 
     cpu_seconds: float = 4.0
@@ -56,10 +58,13 @@ class JudgeLimits:
     max_tests: int = 0
     max_case_characters: int = 200_000
     max_total_characters: int = 4_000_000
+    strict_bool: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.strict_bool, bool):
+            raise UsageError(f"judge limit strict_bool must be true or false, got {self.strict_bool!r}")
         for name in self.__slots__:
-            value = getattr(self, name)
+            value = True if name == "strict_bool" else getattr(self, name)
             allowed = isinstance(value, int | float) and (value > 0 or (name == "max_tests" and value == 0))
             if not allowed:
                 raise UsageError(f"judge limit {name} must be above 0, got {value!r}")
@@ -162,6 +167,8 @@ class _Order:
         self._small = _within(judge.limits, tests.cases)
         self.futures: list[Future[CaseReport]] = []
         if any(self._small) and code is not None and code.strip():
+            if judge.limits.strict_bool:
+                tests = replace(tests, strict_bool=True)
             trial = Trial(judge._isolation(), judge.limits.of_case(tests), code, tests, self._cancelled)
             chosen = [case for case, small in zip(tests.cases, self._small, strict=True) if small]
             self.futures = [_pool().submit(trial.run, case) for case in chosen]

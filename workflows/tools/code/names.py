@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import importlib
 import warnings
 from collections.abc import Iterable
 from typing import Final
@@ -65,12 +67,32 @@ _SOURCE: Final = {
 }
 
 
-def missing_imports(code: str, besides: Iterable[str] = ()) -> str:
-    """Import lines for the well-known names that `code` uses and lacks, but for those in `besides`."""
-    skip = set(besides)
-    return "\n".join(
-        _SOURCE[name] for name in sorted(unbound_names(code)) if name in _SOURCE and name not in skip
-    )
+# The star imports that harnesses put before a program, in their order: of one name the last counts.
+_STARS: Final = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "typing"),
+)
+
+
+def missing_imports(code: str, besides: Iterable[str] = (), *, all_names: bool = False) -> str:
+    """Import lines for the well-known names that `code` uses and lacks, but for those in `besides`.
+
+    With `all_names` for every name that the harnesses of the benchmarks import by star: for programs, whose
+    `dist` is that of math. A test's `sub` may be the program's own function, and not that of re.
+    """
+    sources = {**_star_sources(), **_SOURCE} if all_names else _SOURCE
+    names = sorted((unbound_names(code) & sources.keys()) - set(besides))
+    return "\n".join(sources[name] for name in names)
+
+
+@functools.cache
+def _star_sources() -> dict[str, str]:
+    sources = {}
+    for module in _STARS:
+        loaded = importlib.import_module(module)
+        names = getattr(loaded, "__all__", None) or [name for name in dir(loaded) if not name.startswith("_")]
+        sources.update({name: f"from {module} import {name}" for name in names})
+    return sources
 
 
 def defined_names(code: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from workflows.errors import InfraError
 from workflows.tools.code.codec import encode
@@ -18,6 +19,7 @@ from workflows.tools.code.isolation import Isolation
 from workflows.tools.code.limits import End, Killed, Limits
 from workflows.tools.code.tree import children, kill_descendants, look_at, send
 
+_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 READ_BYTES: Final = 1 << 16
 _KEPT_STDERR: Final = 8192
 _REPORT: Final = re.compile(r"([\d.]+)\n(?:(\{.*)\n)?(?:(\d+ [01] [01])\n)?")
@@ -61,7 +63,6 @@ class Program:
         self._stdout, self._stderr, self._report = bytearray(), bytearray(), bytearray()
         self._stderr_bytes = 0
         self._readers: dict[int, Callable[[bytes], None]] = {}
-        self._unsent: dict[int, bytearray] = {}
         self.exit_fd = -1
         self._folder = None if self._walls else tempfile.TemporaryDirectory(prefix="cadre-box-")
         try:
@@ -79,11 +80,10 @@ class Program:
         stdin: bytes,
         after: contextlib.ExitStack,
     ) -> None:
-        their_stdin, my_stdin = _pipe(after, mine=1)
-        self._unsent[my_stdin] = bytearray(stdin)
+        their_stdin = _memory_file(after, stdin, sealed=True)  # a file, as on the sites: it has a size
         theirs = []
         for keep in (self._keep_stdout, self._keep_stderr, self._keep_report):
-            mine, other = _pipe(after, mine=0)
+            mine, other = _pipe(after)
             self._readers[mine] = keep
             theirs.append(other)
         if isolation.user is not None:  # the programs' user may open /dev/stdin only if the pipe is theirs
@@ -148,16 +148,13 @@ class Program:
         """What to poll for: descriptor → events."""
         return {
             **dict.fromkeys(self._readers, select.POLLIN),
-            **dict.fromkeys(self._unsent, select.POLLOUT),
             self.exit_fd: select.POLLIN,
         }
 
     def move(self, fd: int) -> None:
-        """Read or write at a descriptor that is ready."""
+        """Read from a descriptor that is ready."""
         if fd in self._readers:
             self._read(fd)
-        elif fd in self._unsent:
-            self._write(fd)
 
     def _read(self, fd: int) -> bool:
         try:
@@ -170,18 +167,6 @@ class Program:
             del self._readers[fd]
             os.close(fd)
         return bool(data)
-
-    def _write(self, fd: int) -> None:
-        unsent = self._unsent[fd]
-        try:
-            del unsent[: os.write(fd, unsent[:READ_BYTES]) if unsent else 0]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # it does not read: its own affair
-            unsent.clear()
-        if not unsent:
-            del self._unsent[fd]
-            os.close(fd)
 
     def _keep_stdout(self, data: bytes) -> None:
         self._stdout += data
@@ -241,15 +226,15 @@ class Program:
         return self._end
 
     def _close(self) -> None:
-        for fd in {*self._readers, *self._unsent, self.exit_fd} - {-1}:
+        for fd in {*self._readers, self.exit_fd} - {-1}:
             os.close(fd)
         self._readers.clear()
-        self._unsent.clear()
         if self._folder is not None:
             self._folder.cleanup()
 
     def _ended(self, cpu_seconds: float) -> End:
-        report = _REPORT.fullmatch(self._report.decode("ascii", "replace"))
+        # what comes after a start and can't be read is the end of the program's sandbox, not of the machine
+        report = _REPORT.match(self._report.decode("ascii", "replace"))
         start_seconds, answer, last = report.groups() if report else (None, None, None)
         exit_code = signum = None
         status, finished, no_memory = map(int, last.split()) if last else (None, 0, 0)
@@ -270,18 +255,21 @@ class Program:
         )
 
 
-def _pipe(after: contextlib.ExitStack, mine: Literal[0, 1]) -> tuple[int, int]:
-    """A pipe, as (end to read, end to write). My end never blocks; theirs is closed `after` the start."""
-    ends = os.pipe()
-    os.set_blocking(ends[mine], False)
-    after.callback(os.close, ends[1 - mine])
-    return ends
+def _pipe(after: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe: my end to read, which never blocks, and their end to write, closed `after` the start."""
+    mine, theirs = os.pipe()
+    os.set_blocking(mine, False)
+    after.callback(os.close, theirs)
+    return mine, theirs
 
 
-def _memory_file(after: contextlib.ExitStack, content: bytes) -> int:
-    fd = os.memfd_create("cadre")
+def _memory_file(after: contextlib.ExitStack, content: bytes, *, sealed: bool = False) -> int:
+    """A file in memory with this content, at its start; a `sealed` one can't be changed by who gets it."""
+    fd = os.memfd_create("cadre", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     after.callback(os.close, fd)
     with open(os.dup(fd), "wb") as file:
         file.write(content)
     os.lseek(fd, 0, os.SEEK_SET)
+    if sealed:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     return fd

@@ -14,7 +14,8 @@ from workflows.processes import started, stat
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MOST_PROCESSES: Final = 5000  # looked at in one go
-_AWAKE: Final = frozenset("RD")  # running or waiting for a core; waiting for a disk
+_RUNNING: Final = "R"  # or waiting for a core
+_WAITING: Final = "D"  # for a disk; or, after vfork, for a child that may sleep as long as it likes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class Look:
     cpu_seconds: float
     memory: int  # resident bytes, shared pages counted for each
     threads: int
-    awake: bool
+    awake: bool  # one of them runs, or would if there were a core
+    waiting: bool  # none runs, and one waits for a disk
 
 
 def look_at(pid: int) -> Look:
     """What the process and all its descendants use now."""
-    ticks, pages, threads, awake = 0, 0, 0, False
+    ticks, pages, threads = 0, 0, 0
+    awake = waiting = False
     for one in descendants(pid):
         fields = stat(f"/proc/{one}/stat")
         if fields is None:
@@ -38,8 +41,10 @@ def look_at(pid: int) -> Look:
         pages += max(0, int(fields[21]))
         count = int(fields[17])
         threads += count
-        awake = awake or fields[0] in _AWAKE or (count > 1 and _any_thread_awake(one))
-    return Look(ticks / _TICKS_PER_SECOND, pages * _PAGE_BYTES, threads, awake)
+        states = {fields[0]} if count <= 1 else {fields[0], *_thread_states(one)}
+        awake = awake or _RUNNING in states
+        waiting = waiting or _WAITING in states
+    return Look(ticks / _TICKS_PER_SECOND, pages * _PAGE_BYTES, threads, awake, waiting and not awake)
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -95,6 +100,6 @@ def _threads(pid: int) -> list[str]:
         return []
 
 
-def _any_thread_awake(pid: int) -> bool:
-    states = (stat(f"/proc/{pid}/task/{thread}/stat") for thread in _threads(pid))
-    return any(fields is not None and fields[0] in _AWAKE for fields in states)
+def _thread_states(pid: int) -> set[str]:
+    stats = (stat(f"/proc/{pid}/task/{thread}/stat") for thread in _threads(pid))
+    return {fields[0] for fields in stats if fields is not None}
