@@ -31,7 +31,7 @@ def train(
     where it was stopped; [evaluate] every = K evaluates on the way."""
     from pipeline.plan.assemble import assemble, assemble_evaluation
     from pipeline.plan.overview import check_start, overview
-    from pipeline.run.overfit import Solved, overfit_settings
+    from pipeline.run.overfit import overfit_settings, watch
     from pipeline.settings.reading import load_settings
     from pipeline.store.runs import renamed
     from pipeline.views.output import print_lines
@@ -51,7 +51,7 @@ def train(
     from pipeline.views.summary import TrainingLog, print_evaluation, print_summary
 
     log = TrainingLog(iterations)
-    solved = Solved(settings) if overfit else None
+    solved = watch(settings.evaluate, settings.rewards) if overfit else None
 
     def on_done(finished: Finished) -> bool:
         log.add(finished)

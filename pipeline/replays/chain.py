@@ -63,7 +63,7 @@ class Chain:
             trainer_specs=training.trainers.trainer_specs,
             player_specs={},
             num_players=0,
-            checkpoint_every=plan.settings.checkpoints.every,
+            checkpoint_every=plan.resolved.checkpoints.every,
             version_of=self.version_of,
             redo=self.redo,
             progress=progress,
@@ -93,8 +93,8 @@ class Chain:
         """
         for model_id in self.models:
             also = {self.version_of(model_id)}
-            prune_checkpoints(self.own, model_id, self.plan.settings.checkpoints.keep, also)
-        limit = self.plan.settings.run.max_iterations_without_signal
+            prune_checkpoints(self.own, model_id, self.plan.resolved.checkpoints.keep, also)
+        limit = self.plan.resolved.run.max_iterations_without_signal
         if are_silent((p for p in reversed(_places(self.plan)) if p.index <= index), self.models, limit):
             raise RunFailed(
                 f"{limit} iterations in a row, the last of them {index}, had no signal: every advantage was "

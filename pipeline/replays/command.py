@@ -67,9 +67,9 @@ def run_replay(name: str, root: str, overrides: Sequence[str], options: ReplayOp
         due = due_of(plan, indices)
         print_result(options.as_json, lambda: dry_dict(plan, due), lambda: dry_page(plan, due))
         return
-    address = _address(plan.settings.cluster, plan.changes)
+    address = _address(plan.resolved.cluster, plan.changes)
     check = functools.partial(_check_memory, plan, address)
-    with held(plan.folder), ray_when_needed(plan.settings.cluster, plan.changes, check) as start:
+    with held(plan.folder), ray_when_needed(plan.resolved.cluster, plan.changes, check) as start:
         progress = RichProgress(brief_seconds=BRIEF_SECONDS)
         result = replay(plan, indices, progress, start, on_done=progress.print_line)
     result.notes += left_out(source, options.iterations)

@@ -38,7 +38,7 @@ class ReplayPlan:
     iteration come with `with_updates`; before that the plan has what all iterations share."""
 
     source: Source
-    settings: Settings
+    resolved: Resolved
     changes: tuple[Change, ...]
     stages: tuple[Stage, ...]
     fingerprints: Mapping[str, Mapping[str, Any]]
@@ -71,7 +71,7 @@ class ReplayPlan:
         return {
             "split": self.source.split,
             "all": self.again,
-            "settings": depends_on(self.settings),
+            "settings": depends_on(self.resolved.fingerprint),
             **({"update": self.training.identity} if self.training else {}),
         }
 
@@ -119,21 +119,20 @@ def replay_plan(
         option = "--until" if source.split is None else "--split"
         raise UsageError(f"{option} leaves out what an update reads; leave it out, or leave out --update")
     changes = tuple(changes_of(source.run, settings, split=source.split, update=bool(update)))
-    training = None
+    resolved, training = load_and_resolve(settings), None
     if source.split is not None:
         if until is not None:
             raise UsageError(f"--until {until}: an evaluation has one stage to replay; leave it out")
-        stages, fingerprints = _evaluation(load_and_resolve(settings))
+        stages, fingerprints = _evaluation(resolved)
         tokens: tuple[TokenSpec, ...] = ()
     else:
-        resolved = load_and_resolve(settings)
         method = credit_method(resolved)
         stages, fingerprints, tokens = _pure(resolved, method, with_tokens=not update)
         if update:
             training = training_of(source, resolved, method, update)
     plan = ReplayPlan(
         source,
-        settings,
+        resolved,
         changes,
         _cut(stages, until),
         fingerprints,

@@ -11,7 +11,6 @@ from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
 from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
-from pipeline.settings.reading import settings_toml
 from pipeline.store import run as store
 from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker
@@ -29,11 +28,11 @@ def record_replay(result: Replayed) -> str | None:
     once is not logged again.
     """
     plan, run = result.plan, result.plan.source.run
-    tracking = plan.settings.tracking
+    tracking = plan.resolved.tracking
     if tracking.uri == "none" or not result.done:
         return None
     uri, folder = uri_of(run, tracking.uri), plan.folder.url
-    tags = tags_of(run, plan.settings.workflow.use) | {
+    tags = tags_of(run, plan.resolved.workflow_section.use) | {
         "kind": "replay with updates" if plan.training else "replay",
         "replay": plan.label,
         "run_folder": folder,
@@ -42,7 +41,7 @@ def record_replay(result: Replayed) -> str | None:
     begun = json.loads(plan.folder.read_text("replay.json") or "{}").get("created_at")
     tracker = tracker_of(uri, tracking.experiment)
     try:
-        dump = plan.settings.model_dump(mode="json")
+        dump = plan.resolved.dump
         tracker.start(f"{run.name} replay {plan.label}", None, dump, tags, f"{folder} {begun}")
         for index, done in result.done.items():
             at = max(m.finished_at for m in done.manifests.values())
@@ -62,7 +61,7 @@ def _contents(result: Replayed, index: int) -> Contents:
     """What goes with the metrics of one replayed iteration."""
     plan, moved = result.plan, result.moved.get(index)
     files = {
-        "settings.toml": settings_toml(plan.settings).encode(),
+        "settings.toml": plan.resolved.toml.encode(),
         "result.json": store.dump(moved.as_dict() if moved else {}).encode(),
     }
     if plan.training:

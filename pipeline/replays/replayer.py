@@ -236,7 +236,7 @@ def _scores(plan: ReplayPlan, stored: Stored, done: Finished) -> dict[str, Any]:
     from stages.evaluate import summarise
 
     (stage,) = plan.stages
-    names, solved_at = stage.metrics.names, plan.settings.evaluate.solved_at  # type: ignore[attr-defined]
+    names, solved_at = stage.metrics.names, plan.resolved.evaluate.solved_at  # type: ignore[attr-defined]
     scores = summarise(done.tables["evaluation"].read(), names, solved_at)
     text = plan.source.place(stored.index).folder.read_text("result.json")
     before = {s["name"]: s["mean"] for s in json.loads(text)["scores"]} if text else {}

@@ -97,11 +97,10 @@ def changes_of(
     return found
 
 
-def depends_on(settings: Settings) -> dict[str, Any]:
-    """The settings that a replay's results may depend on, as plain values."""
-    dump: dict[str, Any] = plain(settings.model_dump(mode="json"))
+def depends_on(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that a replay's results may depend on, of all settings as plain values."""
     sections = {pattern.partition(".")[0] for pattern in ELSEWHERE}
-    return {name: section for name, section in dump.items() if name not in sections}
+    return {name: section for name, section in plain(dict(values)).items() if name not in sections}
 
 
 def _why_not(key: str, split: str | None) -> str:

@@ -6,13 +6,14 @@ learning rate is off, or the model never samples a better answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.plan.evaluation import metric_sections
 from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
 from pipeline.settings.program import hint
-from pipeline.settings.schema import Settings
+from pipeline.settings.schema import EvaluateSection, RewardSection, Settings
 from workflows.errors import RunFailed
 
 SHARE = 0.95  # of `evaluate.solved_at` that the group's mean must reach: sampling is never without a slip
@@ -29,20 +30,22 @@ def overfit_settings(settings: Settings) -> Settings:
     )
 
 
+def watch(evaluate: EvaluateSection, rewards: Sequence[RewardSection]) -> Solved:
+    """Watches the first reward that says how well the team does.
+
+    Raises:
+        UsageError: no reward says that.
+    """
+    return Solved(metric_sections(evaluate, rewards)[0].label, SHARE * evaluate.solved_at)
+
+
 @dataclass(slots=True)
 class Solved:
-    """Watches the mean of the first reward that says how well the team does."""
+    """Watches the mean of a reward until it reaches a goal."""
 
-    settings: Settings
+    reward: str
+    goal: float
     values: list[float] = field(default_factory=list)
-
-    @property
-    def reward(self) -> str:
-        return metric_sections(self.settings.evaluate, self.settings.rewards)[0].label
-
-    @property
-    def goal(self) -> float:
-        return SHARE * self.settings.evaluate.solved_at
 
     def add(self, finished: Finished) -> bool:
         """Whether the group is solved by this iteration."""

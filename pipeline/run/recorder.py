@@ -14,8 +14,7 @@ from pipeline.metrics.alarms import Alarm
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
-from pipeline.settings.reading import settings_toml
-from pipeline.settings.schema import Settings
+from pipeline.settings.tracking import TrackingSection
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run, stored_tables
 from pipeline.store.samples import choose_episodes
@@ -29,10 +28,18 @@ AT_ONCE: Final = 10  # missed iterations that are logged after one that is new: 
 
 
 class Recorder:
-    """The tracker of one run, and what of the run it has."""
+    """The tracker of one run, and what of the run it has.
 
-    def __init__(self, run: Run, tracker: Tracker, settings: Settings) -> None:
-        self.run, self.tracker, self.settings = run, tracker, settings
+    Args:
+        run: its folder.
+        tracker: takes the records.
+        tracking: which episodes are sampled for a record, and how often.
+        seed: of the run.
+        toml: the settings as the run keeps them.
+    """
+
+    def __init__(self, run: Run, tracker: Tracker, tracking: TrackingSection, seed: int, toml: str) -> None:
+        self.run, self.tracker, self.tracking, self.seed, self.toml = run, tracker, tracking, seed, toml
         self._missed: list[int] | None = None  # finished iterations that are not logged; None: not looked
         self._newest = -1
         self._answers = True  # whether the tracker took what it was given last
@@ -53,7 +60,7 @@ class Recorder:
         done = found.done
 
         def contents() -> Contents:
-            count, seed = self.settings.tracking.sample_episodes, self.settings.run.seed
+            count, seed = self.tracking.sample_episodes, self.seed
             chosen = choose_episodes(done.tables, count, seed, metric=found.best)
             return Contents(files(), [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen])
 
@@ -66,7 +73,7 @@ class Recorder:
 
     def missed_evaluations(self, split: str) -> list[int]:
         """The finished evaluations on a split that are not logged."""
-        if self.settings.tracking.uri == "none":
+        if self.tracking.uri == "none":
             return []
         folder = self.run.folder.child(f"evaluations/{slug(split)}")
         places = [folder.child(name) for name in folder.names() if name.isdigit()]
@@ -84,7 +91,7 @@ class Recorder:
         Args:
             limit: the most to log now; None: all.
         """
-        if self.settings.tracking.uri == "none" or not self._answers:
+        if self.tracking.uri == "none" or not self._answers:
             return
         if self._missed is None:
             finished = [i for i in self.run.iterations() if self.run.is_finished(i)]
@@ -108,15 +115,14 @@ class Recorder:
     def _log(self, done: Finished, newest: bool) -> bool:
         """Log an iteration; what it needs is made there, and only if the tracker logs. Alarms and the
         description are those of the newest."""
-        settings = self.settings
-        tracking = settings.tracking
+        tracking = self.tracking
         count = tracking.sample_episodes if done.index % tracking.sample_every == 0 else 0
 
         def contents() -> Contents:
-            sample = choose_episodes(done.tables, count, settings.run.seed)
+            sample = choose_episodes(done.tables, count, self.seed)
             page = summary_of(self.run, done)
             return Contents(
-                iteration_files(done.tables, done.accounts, settings_toml(settings), sample, page),
+                iteration_files(done.tables, done.accounts, self.toml, sample, page),
                 [trace_of(chosen) for chosen in sample],
                 note_of(page, done.alarms) if newest else None,
             )

@@ -33,9 +33,9 @@ class Runner:
 
     def __init__(self, plan: Plan, run: Run, tracker: Tracker, progress: Progress) -> None:
         self.plan, self.run, self.tracker, self.progress = plan, run, tracker, progress
-        self.recorder = Recorder(run, tracker, plan.settings)
         self._series: dict[int, Mapping[str, float]] | None = None  # metrics of finished iterations
-        settings = plan.settings
+        settings = plan.resolved
+        self.recorder = Recorder(run, tracker, settings.tracking, settings.run.seed, settings.toml)
         self.fleet = Fleet(
             checkpoints=run,
             models=plan.models,
@@ -90,7 +90,7 @@ class Runner:
         With an `evaluation`, the team is evaluated before the first of them, every
         `evaluate.every` iterations, and at the end. `on_done` may end the training by True.
         """
-        every = self.plan.settings.evaluate.every
+        every = self.plan.resolved.evaluate.every
         ended = False
         while not ended and (index := self.next_index()) < iterations:
             # an iteration that has begun was begun after its evaluation, if it has one
@@ -174,7 +174,7 @@ class Runner:
         before = total_cost(m for index, m in self._series.items() if index < done.index)
         done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = done.metrics
-        done.alarms = alarms(sorted(self._series.items()), self.plan.settings.tracking.alarms)
+        done.alarms = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms)
         self.recorder.iteration(done)
         iteration.folder.write_text(
             "done.json",
@@ -210,7 +210,7 @@ class Runner:
 
     def _prune_checkpoints(self) -> None:
         """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""
-        keep = self.plan.settings.checkpoints.keep
+        keep = self.plan.resolved.checkpoints.keep
         best = list(self.run.info.get("best", {}).values())
         for model in self.plan.models.trainable:
             also = {self.version_of(model.model_id), *(b["versions"].get(model.model_id) for b in best)}
@@ -218,7 +218,7 @@ class Runner:
 
     def _check_signal(self, done: Finished) -> None:
         """No advantage in any model for too many iterations in a row is a broken reward, not bad luck."""
-        limit = self.plan.settings.run.max_iterations_without_signal
+        limit = self.plan.resolved.run.max_iterations_without_signal
         newest_first = (self.run.iteration(index) for index in range(done.index, -1, -1))
         if not are_silent(newest_first, [m.model_id for m in self.plan.models.trainable], limit):
             return

@@ -12,7 +12,7 @@ from pipeline.metrics.alarms import Alarm
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
 from pipeline.run.recorder import Recorder
-from pipeline.settings.reading import parse_settings
+from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.run import IterationStore, Run, dump, tables_at
 from pipeline.tracking.mlflow import MlflowTracker
@@ -46,7 +46,9 @@ class Tracked:
             self.uri, "e", artifact_folder(self.uri), self.warnings.append, start_seconds=60, log_seconds=60
         )
         tracker.start("demo", None, {}, {}, "key", wait=False)
-        return Recorder(self.run, tracker, self.settings)
+        return Recorder(
+            self.run, tracker, self.settings.tracking, self.settings.run.seed, settings_toml(self.settings)
+        )
 
     def finish(self, index: int, recorder: Recorder, alarms: list[Alarm]) -> None:
         """An iteration as a runner ends it: recorded, and then marked as done."""

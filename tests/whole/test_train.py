@@ -13,7 +13,7 @@ import pytest
 from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.run.evaluation import Evaluated, place_of
 from pipeline.run.execution import Finished
-from pipeline.run.overfit import Solved, overfit_settings
+from pipeline.run.overfit import overfit_settings, watch
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
 from pipeline.store.export import export_model
@@ -145,7 +145,7 @@ def test_overfitting_plays_one_group_again_and_again(scripted: Settings) -> None
     settings = overfit_settings(parse_settings(scripted(data={"tasks_per_iteration": 4})))
     plan = assemble(settings)
     tasks: list[Any] = []
-    solved = Solved(settings)
+    solved = watch(settings.evaluate, settings.rewards)
 
     def on_done(finished: Finished) -> bool:
         tasks.append(finished.tables["tasks"].read()["task_id"].to_pylist())

@@ -126,7 +126,7 @@ def _numbers(replays: Mapping[str, Replayed], index: int, progress: Progress) ->
     for name, replayed in replays.items():
         tables = dict(replayed.done[index].tables) if index in replayed.done else dict(stored.tables)
         credits[name] = tables["credit"]
-        if replayed.plan.settings.advantage.use == "gae":
+        if replayed.plan.resolved.advantage.use == "gae":
             tokens[name] = _advantages_by_turn(tables)
     turns = stored.tables["turns"]
     progress.start("compare", len(turns.parts), "part")

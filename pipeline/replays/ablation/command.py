@@ -50,7 +50,7 @@ def run_ablate(
         return
     first = next(iter(plans.values()))
     progress = RichProgress(brief_seconds=BRIEF_SECONDS)
-    with held(first.ablation), ray_when_needed(first.settings.cluster, first.changes) as start:
+    with held(first.ablation), ray_when_needed(first.resolved.cluster, first.changes) as start:
         ablation = ablate(plans, indices, progress, start, shown, progress.print_line)
     link, notes = record_ablation(ablation), left_out(source, iterations)
     print_result(

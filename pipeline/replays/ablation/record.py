@@ -20,11 +20,11 @@ def record_ablation(ablation: Ablation) -> str | None:
     """
     run = ablation.source.run
     plans = {name: replayed.plan for name, replayed in ablation.replays.items()}
-    settings = next(iter(plans.values())).settings
+    settings = next(iter(plans.values())).resolved
     if settings.tracking.uri == "none":
         return None
     uri, at = uri_of(run, settings.tracking.uri), ablation.folder.url
-    tags = tags_of(run, settings.workflow.use) | {
+    tags = tags_of(run, settings.workflow_section.use) | {
         "kind": "ablation",
         "iterations": ", ".join(map(str, ablation.indices)),
         "run_folder": at,
@@ -47,7 +47,7 @@ def record_ablation(ablation: Ablation) -> str | None:
         for name, plan in plans.items():
             child = tracker_of(uri, settings.tracking.experiment)
             child_tags = {"mlflow.parentRunId": parent_id, "kind": "ablation variant", "variant": name}
-            dump = plan.settings.model_dump(mode="json")
+            dump = plan.resolved.dump
             child.start(f"{label}: {name}", None, dump, tags | child_tags, f"{at} {name}")
             child.log_iteration(IterationRecord(0, variant_metrics(ablation, name)))
             child.close()
