@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from stages.engines.kind import EngineKind
+from stages.engines.kinds import engine_class
 from tests.support.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "extending.md"
@@ -63,3 +65,11 @@ def test_what_settings_name_can_be_loaded(acme: Path, monkeypatch: pytest.Monkey
     ]
     assert len(paths) == 2
     assert all(callable(load_object(path)) for path in paths)
+    engines = [model["engine"] for raw in raws for model in raw.get("models", {}).values()]
+    assert [engine_class(engine).__name__ for engine in engines] == ["Echo"]
+
+
+def test_the_page_names_every_question_that_an_engine_class_is_asked() -> None:
+    questions = {name for name in vars(EngineKind) if not name.startswith("_")}
+    section = PAGE.read_text("utf-8").partition("## A new engine")[2].partition("\n## ")[0]
+    assert {name for name in questions if f"`{name}`" not in section} == set()
