@@ -15,6 +15,8 @@ from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sec
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
 from pipeline.plan.rewards import weighted_rewards
+from pipeline.plan.task_fields import check_task_fields
+from pipeline.plan.templates import check_templates
 from pipeline.plan.trainers import trainer_spec, update_stages
 from pipeline.settings.schema import DataPath, DataSection, Settings
 from pipeline.store.folder import check_root
@@ -75,12 +77,13 @@ def assemble(settings: Settings) -> Plan:
     check_root(settings.run.root)
     resolved = load_and_resolve(settings)
     run, data = resolved.run, resolved.data
-    tasks = _load_tasks(data, data.path)
+    tasks = check_task_fields(resolved.workflow, _load_tasks(data, data.path), data.split)
     choose(tasks.tasks, data.split, run.seed, 0, data.tasks_per_iteration)
     for tool in resolved.workflow.tools.values():
         hooks_of(tool, ToolHooks).check_ready()
     models = list(resolved.model_plans.values())
     engines, checkpoints = engine_specs(models, resolved.cluster, run.seed)
+    check_templates(resolved, engines)
     method = credit_method(resolved)
     by_model = algorithms(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
     trainers = {}
@@ -117,6 +120,7 @@ def assemble_evaluation(plan: Plan) -> EvaluationPlan:
     """
     resolved, section = plan.resolved, plan.resolved.evaluate
     tasks = plan.tasks if section.path is None else _load_tasks(resolved.data, section.path)
+    tasks = check_task_fields(resolved.workflow, tasks, section.split)
     sections = metric_sections(section, resolved.rewards)
     metrics = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     return evaluation_plan(resolved, metrics, tasks, plan.player_spec)

@@ -1,0 +1,43 @@
+"""Whether the chat templates of the models render the chats of the roles that they speak for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.plan.resolve import Resolved
+from stages.engines.base import EngineSpec
+from stages.engines.kinds import engine_class, renderer_of
+from stages.weights.chat import ChatRenderer
+from workflows.errors import UsageError
+
+
+def check_templates(resolved: Resolved, engines: Mapping[str, EngineSpec]) -> None:
+    """Render the shortest chat of every role with the template of its model.
+
+    Models without a checkpoint (scripted ones, those behind an API) have no template here.
+
+    Raises:
+        UsageError: a template that can't be read, or that refuses or fails on such a chat, with the role.
+    """
+    renderers: dict[str, ChatRenderer | None] = {}
+    for name, plan in resolved.roles.items():
+        base = resolved.models.model_of(name).base_id
+        if base not in renderers:
+            renderers[base] = _renderer(engines[base])
+        if (renderer := renderers[base]) is None:
+            continue
+        role = resolved.workflow.roles[name]
+        try:
+            renderer.render(role.least_messages(demonstrations=plan.sampling.demonstrations))
+        except UsageError as error:
+            raise UsageError(
+                f"role {name!r}: {error}; change the role's system text or demonstrations, "
+                f"models.{plan.model_id}.template_options, or the template"
+            ) from None
+
+
+def _renderer(spec: EngineSpec) -> ChatRenderer | None:
+    if not spec.checkpoint or not engine_class(spec.kind).needs_checkpoint:
+        return None
+    renderer = renderer_of(spec)
+    return renderer if isinstance(renderer, ChatRenderer) else None
