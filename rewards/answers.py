@@ -104,8 +104,8 @@ def shared(episode: PlayedEpisode, outcome: float, share: Share) -> list[float |
     return values
 
 
-# The same for all episodes of a part. What has no answer or no gold is NaN or None here: the one-episode
-# form, which is then asked, says why.
+# The functions below do it for all episodes of a part. Where an answer or gold is missing they give NaN or
+# None: the one-episode form, which is then asked, says why.
 
 
 def last_rows(part: PlayedPart, step: str) -> Rows:
@@ -120,7 +120,7 @@ def answers_at(
     part: PlayedPart, rows: Rows, malformed: Malformed = "raw", key: str | None = None
 ) -> list[str | None]:
     """`answer_of` the turns at these rows; None where it raises."""
-    found: list[str | None] = []
+    answers: list[str | None] = []
     texts = part.turns["response_text"]
     counts = [True] * len(rows) if malformed == "raw" else kept_formats(part)[rows].tolist()
     decoded = part.decoded("parsed")
@@ -128,12 +128,12 @@ def answers_at(
         parsed = decoded[row]
         if parsed is not None and counted:
             try:
-                found.append(_as_text(parsed, "", key))
+                answers.append(_as_text(parsed, "", key))
             except ValueError:
-                found.append(None)
+                answers.append(None)
         else:
-            found.append(after_thinking(texts[row] or "") if counted else "")
-    return found
+            answers.append(after_thinking(texts[row] or "") if counted else "")
+    return answers
 
 
 def grades_of(
@@ -151,21 +151,21 @@ def grades_of(
     for said in zip(tasks.tolist(), answers, strict=True):
         if said not in known:
             task, answer = said
-            its = golds[task]
-            known[said] = math.nan if answer is None or its is None else grade(its, answer)
+            of_task = golds[task]
+            known[said] = math.nan if answer is None or of_task is None else grade(of_task, answer)
         grades.append(known[said])
     return np.array(grades, np.float64)
 
 
 def golds_by_task(part: PlayedPart, mode: qa.Mode) -> list[qa.Golds | None]:
     """`golds_of` each task; None where it raises."""
-    found: list[qa.Golds | None] = []
+    golds: list[qa.Golds | None] = []
     for gold in part.tasks.gold:
         try:
-            found.append(qa.Golds(_usable(gold, mode), mode))
+            golds.append(qa.Golds(_usable(gold, mode), mode))
         except Exception:  # gold of any form; what is wrong with it is said where it is an episode's
-            found.append(None)
-    return found
+            golds.append(None)
+    return golds
 
 
 def last_grades(

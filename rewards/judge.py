@@ -59,7 +59,9 @@ class Judge:
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise UsageError(f"option pattern is no regular expression: {error}") from error
+            raise UsageError(
+                f"option pattern is {self.pattern!r}, which is not a regular expression: {error}"
+            ) from error
         if groups != 1:
             raise UsageError(f"option pattern has {groups} groups; the number is the one group")
 
@@ -97,8 +99,8 @@ class Judge:
 
     def _number(self, turn: Mapping[str, Any]) -> float:
         if self.pattern is not None:
-            found = re.findall(self.pattern, after_thinking(turn["response_text"] or ""))
-            said: Any = found[-1] if found else None
+            matches = re.findall(self.pattern, after_thinking(turn["response_text"] or ""))
+            said: Any = matches[-1] if matches else None
         elif turn["format_valid"] is False or turn["status"] == Status.TRUNCATED:
             said = None
         else:

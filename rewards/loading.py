@@ -41,7 +41,7 @@ def load_reward(use: str, options: Mapping[str, Any]) -> Reward:
     function of `episode` (and options), which is a reward already.
 
     Raises:
-        UsageError: it can't be found, does not take these options, or is no reward.
+        UsageError: it can't be found, does not take these options, or is not a reward.
     """
     reward: Reward = _load(use, options, BUILTIN_REWARDS, "reward", "episode")
     return reward
@@ -61,20 +61,20 @@ def load_credit(use: str, options: Mapping[str, Any]) -> Credit:
     As for rewards, with a plain function of `turns`.
 
     Raises:
-        UsageError: it can't be found, does not take these options, or is no credit method.
+        UsageError: it can't be found, does not take these options, or is not a credit method.
     """
     method: Credit = _load(use, options, BUILTIN_CREDIT, "credit", "turns")
     return method
 
 
 def _load(use: str, options: Mapping[str, Any], builtins: Mapping[str, str], kind: str, takes: str) -> Any:
-    found = load_object(use) if ":" in use else None
-    if inspect.isfunction(found) and next(iter(inspect.signature(found).parameters), None) == takes:
+    named = load_object(use) if ":" in use else None
+    if inspect.isfunction(named) and next(iter(inspect.signature(named).parameters), None) == takes:
         try:
-            inspect.signature(found).bind(None, **options)
+            inspect.signature(named).bind(None, **options)
         except TypeError as error:
             raise UsageError(f"{kind} {use!r} does not take options {dict(options)}: {error}") from error
-        return functools.partial(found, **options)
+        return functools.partial(named, **options)
     plugin = load_plugin(use, options, builtins, kind)
     if not callable(plugin):
         raise UsageError(

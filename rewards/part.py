@@ -38,9 +38,9 @@ class PlayedTasks:
 
 @dataclass(frozen=True)
 class PlayedPart:
-    """Whole episodes, of those only that can be scored.
+    """Whole episodes of a part, without those that can't be scored.
 
-    `turns` has the columns that one-episode rewards see (`score.TURNS_SEEN`), as they are stored:
+    `turns` has the columns that one-episode rewards see (`joined.TURNS_SEEN`), as they are stored:
     `parsed`, `tool_request` and `tool_result` are JSON text (see `decoded`), `metrics` a list of structs.
     Rows are sorted by (episode_id, turn_index), so an episode is a run of rows. Four columns more:
 
@@ -57,7 +57,7 @@ class PlayedPart:
 
     @cached_property
     def episode(self) -> Rows:
-        """Of each turn: the position of its episode."""
+        """For each turn, the position of its episode."""
         return self.turns["episode"].to_numpy().astype(np.intp)
 
     @cached_property
@@ -66,12 +66,12 @@ class PlayedPart:
 
     @cached_property
     def task(self) -> Rows:
-        """Of each episode: the position of its task."""
+        """For each episode, the position of its task."""
         return self.turns["task"].to_numpy().astype(np.intp)[self.starts]
 
     @cached_property
     def starts(self) -> Rows:
-        """Of each episode: the row of its first turn."""
+        """For each episode, the row of its first turn."""
         return np.flatnonzero(np.diff(self.episode, prepend=-1))
 
     @property

@@ -72,7 +72,7 @@ class PassRateByRound(RewardHooks):
         """Called before a run starts.
 
         Raises:
-            UsageError: private tests would have to run, and there is no sandbox for it.
+            UsageError: private tests need a sandbox, which this machine does not have.
         """
         if self.tests == "private":
             _judge(Sandbox.of(self.sandbox), to_json(dict(self.limits))).check()
@@ -122,13 +122,13 @@ class PassRateByRound(RewardHooks):
 
 
 def _by_round(episode: PlayedEpisode, step: str) -> dict[int, Mapping[str, Any]]:
-    found: dict[int, Mapping[str, Any]] = {}
+    turns: dict[int, Mapping[str, Any]] = {}
     for turn in episode.turns:
         if turn["step"] == step:
-            if turn["round"] in found:
+            if turn["round"] in turns:
                 raise ValueError(f"step {step!r} ran twice in round {turn['round']}; a round has one program")
-            found[turn["round"]] = turn
-    return found
+            turns[turn["round"]] = turn
+    return turns
 
 
 @functools.lru_cache(maxsize=8)

@@ -60,10 +60,10 @@ def check_forms(reward: ColumnReward, tasks: pa.Table, turns: pa.Table, episodes
 
 
 def _seen(table: pa.Table) -> list[tuple[str, int, bytes, object]]:
-    """Of each turn: its key, the bits of its number, and what to show of it."""
-    found = []
+    """For each turn: its key, the bits of its number, and what to show of it."""
+    seen = []
     for row in table.to_pylist():
         shown = row["no_reward_reason"] if row["reward"] is None else row["reward"]
         bits = np.float64(np.nan if row["reward"] is None else row["reward"]).tobytes()
-        found.append((row["episode_id"], row["turn_index"], bits, shown))
-    return found
+        seen.append((row["episode_id"], row["turn_index"], bits, shown))
+    return seen

@@ -1,4 +1,4 @@
-"""A workflow for the eye: plain lines for a terminal, Mermaid for a page, plain values for who draws."""
+"""A workflow for the eye: plain lines for a terminal, Mermaid for a page, plain values for other drawings."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class ChatEngine(Protocol):
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """How long the chat is as a prompt: exact or a careful estimate, for making prompts fit only.
 
-        Of a prompt that does not fit and is never asked, the row has this number.
+        The row of a prompt that does not fit, and so is never sent, has this number.
         """
         ...
 

@@ -57,10 +57,17 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def describe(error: BaseException) -> str:
-    """Type, message and place of an exception, in bounded length; the message alone of an error of ours."""
+def describe(error: BaseException, limit: int = _MAX_DETAIL) -> str:
+    """An exception in one line of at most about `limit` characters: type, message and place in the code.
+
+    An error that Cadre raises on purpose is its message alone.
+    """
     if isinstance(error, CadreError):
-        return str(error)[:_MAX_DETAIL]
+        return _line(str(error), limit)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}"[:_MAX_DETAIL] + place
+    return _line(f"{type(error).__name__}: {error}", limit) + place
+
+
+def _line(text: str, limit: int) -> str:
+    return " ".join(text.split())[:limit]

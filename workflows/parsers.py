@@ -140,13 +140,15 @@ class StrictTags(ParserHooks):
         return (self.names,) if isinstance(self.names, str) else self.names
 
     def parse(self, text: str) -> Parsed:
-        found = {name: tagged(name, text) for name in self._names}
-        for name, spans in found.items():
+        spans_of = {name: tagged(name, text) for name in self._names}
+        for name, spans in spans_of.items():
             if problem := self._fault(name, spans, text):
-                return invalid(problem, self._lenient(found, text))
-        if outside([span for spans in found.values() for span in spans], text):
-            return invalid("text outside the tags", self._lenient(found, text))
-        return Parsed(self._value({n: self._choice(n, s[0].content) or "" for n, s in found.items()}), True)
+                return invalid(problem, self._lenient(spans_of, text))
+        if outside([span for spans in spans_of.values() for span in spans], text):
+            return invalid("text outside the tags", self._lenient(spans_of, text))
+        return Parsed(
+            self._value({n: self._choice(n, s[0].content) or "" for n, s in spans_of.items()}), True
+        )
 
     def _fault(self, name: str, spans: Sequence[Tagged], text: str) -> str | None:
         marks = len(_mark(name).findall(text))
@@ -168,9 +170,9 @@ class StrictTags(ParserHooks):
             return content
         return {choice.lower(): choice for choice in self.choices[name]}.get(content.lower())
 
-    def _lenient(self, found: Mapping[str, Sequence[Tagged]], text: str) -> Any:
+    def _lenient(self, spans_of: Mapping[str, Sequence[Tagged]], text: str) -> Any:
         read = {}
-        for name, spans in found.items():
+        for name, spans in spans_of.items():
             full = [span.content for span in spans if span.content]
             whole = text.strip() if self.missing == "text" else ""
             content = full[0 if self.lenient == "first" else -1] if full else whole
@@ -190,8 +192,8 @@ class JsonKey(ParserHooks):
     kept. Another type and a missing key are invalid, and so is an empty text or list, unless
     `may_be_empty`.
 
-    The lenient reading of a text is the whole reply. A list has none but the empty list, where that was
-    said: text is no list, its length would count characters.
+    The lenient reading of a text is the whole reply. A list has none but the empty list, where the
+    reply has that: text is not a list, its length would count characters.
     """
 
     key: str
@@ -207,12 +209,12 @@ class JsonKey(ParserHooks):
 
     def parse(self, text: str) -> Parsed:
         whole = text.strip() or None if self.kind == "text" else None
-        found = first_json_object(text)
-        if found is None:
+        read = first_json_object(text)
+        if read is None:
             return invalid("no JSON object", whole)
-        if self.key not in found:
+        if self.key not in read:
             return invalid(f"no key {self.key!r}", whole)
-        value = found[self.key]
+        value = read[self.key]
         if not _is_kind(value, self.kind):
             wants = {"text": "a string", "list": "a list of strings", "numbers": "a list of whole numbers"}
             return invalid(f"{self.key!r} is not {wants[self.kind]}", whole)
@@ -259,15 +261,15 @@ class Tagged(NamedTuple):
 
 def tagged(name: str, text: str) -> list[Tagged]:
     """All `<name>…</name>` in order: an open tag and the first close after it. Case does not count."""
-    found: list[Tagged] = []
+    spans: list[Tagged] = []
     opened: re.Match[str] | None = None
     for mark in _mark(name).finditer(text):
         if not mark[1]:
             opened = opened or mark
         elif opened is not None:
-            found.append(Tagged(text[opened.end() : mark.start()].strip(), opened.start(), mark.end()))
+            spans.append(Tagged(text[opened.end() : mark.start()].strip(), opened.start(), mark.end()))
             opened = None
-    return found
+    return spans
 
 
 def outside(spans: Iterable[Tagged], text: str) -> str:

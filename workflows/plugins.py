@@ -43,15 +43,15 @@ def load_object(path: str) -> Any:
     if not (colon and module_name and name) or not all(map(str.isidentifier, module_name.split("."))):
         raise UsageError(f"{path!r} is not an import path; write it as package.module:name")
     module = _import(_where_now(module_name), path)
-    found = module
+    named = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(named, part):
             raise UsageError(
                 f"{path!r}: there is no {part!r} in {module_name} ({module.__file__})"
-                f"{did_you_mean(part, dir(found))}"
+                f"{did_you_mean(part, dir(named))}"
             )
-        found = getattr(found, part)
-    return found
+        named = getattr(named, part)
+    return named
 
 
 def load_plugin(use: str, options: Mapping[str, Any], builtins: Mapping[str, str], kind: str) -> Any:

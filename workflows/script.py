@@ -92,10 +92,10 @@ class ScriptWorkflow:
         return tuple(self.steps)
 
     def with_tools(self, tools: Mapping[str, Tool]) -> ScriptWorkflow:
-        """The same workflow with some tools replaced, for example by stand-ins in a test.
+        """This workflow with some tools replaced, for example by stand-ins in a test.
 
         Raises:
-            WorkflowError: a name that is no tool of this workflow.
+            WorkflowError: a name that is not a tool of this workflow.
         """
         for name in tools:
             if name not in self.tools:
@@ -130,7 +130,7 @@ def _check(workflow: ScriptWorkflow, actors: list[str]) -> None:
             raise WorkflowError(f"a step's name is letters, digits and '_'; got {step!r}")
         if actor is not None and actor not in actors:
             raise WorkflowError(
-                f"step {step!r} names {actor!r}, which is no role or tool{did_you_mean(actor, actors)}; "
+                f"step {step!r} names {actor!r}, which is not a role or tool{did_you_mean(actor, actors)}; "
                 f"there are: {', '.join(actors) or 'none'}"
             )
     used = set(workflow.steps.values())
@@ -140,7 +140,7 @@ def _check(workflow: ScriptWorkflow, actors: list[str]) -> None:
         return
     if answer not in workflow.steps:
         raise WorkflowError(
-            f"answer_step names {answer!r}, which is no step{did_you_mean(answer, workflow.steps)}; "
+            f"answer_step names {answer!r}, which is not a step{did_you_mean(answer, workflow.steps)}; "
             f"steps: {', '.join(workflow.steps)}"
         )
     if workflow.steps[answer] in workflow.tools:

@@ -1,4 +1,4 @@
-"""What the edges of a workflow mean: running order, branches, loops, and who sees whom.
+"""What the edges of a workflow mean: running order, branches, loops, and which step sees which.
 
 Everything here is derived once from the declared graph and then only read. `workflows.validation`
 refuses graphs for which it would not be well defined.

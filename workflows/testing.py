@@ -276,30 +276,30 @@ def echo_qa(messages: Sequence[Message], sampling: Sampling) -> str:
         queries = [" ".join(words[-5:]), " ".join(w for w in words[1:] if w[0].isupper())]
         listed = ", ".join(f'"{q}"' for q in queries if q)
         return f"I would look up {listed}" if broken else f'{{"sub_queries": [{listed}]}}'
-    found = luck.choice(_names(prompt, near=luck.random() < 0.75))
+    name = luck.choice(_names(prompt, near=luck.random() < 0.75))
     if broken:
-        return found
+        return name
     form = prompt.rsplit("Reply: ", 1)[-1]
     if "<end>" in form and luck.random() < 0.3:
         return "<end>"
-    return _filled(form.split(" or ")[0], found, luck)
+    return _filled(form.split(" or ")[0], name, luck)
 
 
-def _filled(form: str, found: str, luck: random.Random) -> str:
-    """A form with `found` for its texts; ids such as t1 stay, and numbers are one from 1 to 3."""
+def _filled(form: str, name: str, luck: random.Random) -> str:
+    """A form with `name` for its texts; ids such as t1 stay, and numbers are one from 1 to 3."""
     if shown := first_json_object(form):
         (key, value), *_ = shown.items()
         if isinstance(value, list):
-            return json.dumps({key: [found if isinstance(v, str) else luck.randint(1, 3) for v in value]})
-        return json.dumps({key: found})
+            return json.dumps({key: [name if isinstance(v, str) else luck.randint(1, 3) for v in value]})
+        return json.dumps({key: name})
     tags = re.findall(r"<(\w+)>([^<]*)</\1>", form) or [(t, "") for t in re.findall(r"<(\w+)>", form)[:1]]
-    return "".join(f"<{tag}>{_content(tag, shown, found)}</{tag}>" for tag, shown in tags or [("answer", "")])
+    return "".join(f"<{tag}>{_content(tag, shown, name)}</{tag}>" for tag, shown in tags or [("answer", "")])
 
 
-def _content(tag: str, shown: str, found: str) -> str:
+def _content(tag: str, shown: str, name: str) -> str:
     if re.fullmatch(r"t\d+", shown):
         return shown
-    return f"{found}, {tag}?" if re.fullmatch(r"q\d+", tag) else found  # sub-questions differ
+    return f"{name}, {tag}?" if re.fullmatch(r"q\d+", tag) else name  # sub-questions differ
 
 
 def _question(prompt: str) -> str:

@@ -54,7 +54,7 @@ class Moments:
         return math.sqrt(self.squares / (self.count - 1))
 
     def whiten(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(values - mean) / deviation. Of numbers that are all equal, or a single one: exact zeros."""
+        """(values - mean) / deviation. Equal numbers, and a single one, give exact zeros."""
         if not self.deviation:
             return np.zeros_like(values)
         return (values - self.mean) / (self.deviation + 1e-8)
@@ -63,9 +63,9 @@ class Moments:
 def survey(turns: pl.DataFrame, key: str, column: str) -> pl.DataFrame:
     """Moments of `column` for each value of `key`, as rows (key, count, mean, squares, low, high)."""
     rows = []
-    for (name,), its_turns in turns.sort(key, maintain_order=True).group_by(key, maintain_order=True):
-        found = Moments.of(its_turns[column].to_numpy())
-        rows.append((str(name), found.count, found.mean, found.squares, found.low, found.high))
+    for (name,), group in turns.sort(key, maintain_order=True).group_by(key, maintain_order=True):
+        moments = Moments.of(group[column].to_numpy())
+        rows.append((str(name), moments.count, moments.mean, moments.squares, moments.low, moments.high))
     return pl.DataFrame(rows, schema=SURVEY, orient="row")
 
 

@@ -1,4 +1,4 @@
-"""One reward asked about all episodes of a part at once, and what it gives checked."""
+"""One reward asked about all episodes of a part at once, and its answer checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from rewards.part import Flags, Numbers, PlayedPart, Rows
-from rewards.scoring.by_episode import RewardFailed, told
+from rewards.scoring.by_episode import DETAIL, RewardFailed
 from rewards.scoring.weighted import WeightedReward
+from workflows.errors import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ def column_values(item: WeightedReward, part: PlayedPart) -> ColumnValues:
         series = reward.by_columns(part if addressed is None else _addressed(part, addressed))
         _refuse_other_than_numbers(series)
     except Exception as error:  # a plug-in may raise anything; cancellation is no Exception and passes
-        raise RewardFailed(f"reward {item.name!r} failed on all episodes of a part: {told(error)}") from error
+        raise RewardFailed(
+            f"reward {item.name!r} failed on all episodes of a part: {describe(error, DETAIL)}"
+        ) from error
     if len(series) != part.turns.height:
         raise RewardFailed(
             f"reward {item.name!r} gave the wrong number of values: by_columns gave {len(series)} for the "

@@ -1,4 +1,4 @@
-"""One reward asked about one played episode, and what it gives checked."""
+"""One reward asked about one played episode, and its answer checked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ import polars as pl
 from rewards.base import PlayedEpisode
 from rewards.part import PlayedPart, Rows
 from rewards.scoring.weighted import WeightedReward
+from workflows.errors import describe
 
 _JSON_COLUMNS: Final = ("parsed", "tool_request", "tool_result")
 _ROWS_AT_ONCE: Final = 512  # as Python objects, of which a turn has dozens
+
+
+DETAIL: Final = 200  # characters of a cause, which every turn of an episode repeats
 
 
 class RewardFailed(Exception):
@@ -26,9 +30,9 @@ class RewardFailed(Exception):
 
 
 def episodes_of(part: PlayedPart, which: Rows) -> Iterator[tuple[int, PlayedEpisode]]:
-    """Those episodes of a part as rewards see them, by position, in the order of their turns.
+    """Some episodes of a part as rewards see them, with their positions, in the order of their turns.
 
-    A task is decoded anew for every episode: what a reward writes into it, no other episode may read.
+    A task is decoded anew for every episode, so that no episode reads what a reward wrote into another's.
     """
     if not len(which):
         return
@@ -36,8 +40,8 @@ def episodes_of(part: PlayedPart, which: Rows) -> Iterator[tuple[int, PlayedEpis
     if len(which) < part.num_episodes:
         turns = turns.filter(pl.col("episode").is_in(which.tolist()))
     rows = turns.iter_rows(named=True, buffer_size=_ROWS_AT_ONCE)
-    for position, its_turns in groupby(rows, lambda turn: turn["episode"]):
-        yield position, _played(part, list(its_turns))
+    for position, turns_of_one in groupby(rows, lambda turn: turn["episode"]):
+        yield position, _played(part, list(turns_of_one))
 
 
 def _played(part: PlayedPart, turns: list[dict[str, Any]]) -> PlayedEpisode:
@@ -67,10 +71,12 @@ def values_of(item: WeightedReward, episode: PlayedEpisode) -> list[float | None
     try:
         given = item.reward(episode if addressed is None else replace(episode, addressed=addressed))
         if isinstance(given, str | Mapping | Set):
-            raise TypeError(f"it gave a {type(given).__name__}, expected one value per turn in their order")
+            raise TypeError(
+                f"it returned a {type(given).__name__}, expected one value per turn in their order"
+            )
         values = list(given)
     except Exception as error:  # a plug-in may raise anything; cancellation is no Exception and passes
-        raise RewardFailed(f"reward {item.name!r} failed: {told(error)}") from error
+        raise RewardFailed(f"reward {item.name!r} failed: {describe(error, DETAIL)}") from error
     if len(values) != len(episode.turns):
         raise RewardFailed(
             f"reward {item.name!r} gave the wrong number of values: {len(values)} for "
@@ -82,20 +88,15 @@ def values_of(item: WeightedReward, episode: PlayedEpisode) -> list[float | None
     return [number if position in addressed else None for position, number in enumerate(numbers)]
 
 
-def told(error: Exception) -> str:
-    """An error in one line of bounded length."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-
 def _finite(value: Any, name: str) -> float:
     """`value` as a float.
 
     Raises:
-        RewardFailed: it is no number, or none that is finite.
+        RewardFailed: it is not a finite number.
     """
     try:
         if isinstance(value, Real) and math.isfinite(number := float(value)):
             return number
     except OverflowError:  # beyond all floats, and too long to show
         value = f"a number ({type(value).__name__}) that no float can hold"
-    raise RewardFailed(f"reward {name!r} gave what is no finite number: {value!r:.200}")
+    raise RewardFailed(f"reward {name!r} returned what is not a finite number or None: {value!r:.200}")

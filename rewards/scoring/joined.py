@@ -52,30 +52,33 @@ class Joined:
 
     turns: pl.DataFrame  # all, with the columns of `TURNS_SEEN`
     keys: pa.Table  # their keys, in the same order
-    episode: Rows  # of each turn: the position of its episode among all
-    broken: tuple[str | None, ...]  # of each episode: why it can't be scored
+    episode: Rows  # for each turn, the position of its episode among all
+    broken: tuple[str | None, ...]  # for each episode, why it can't be scored
     part: PlayedPart
-    scored: Flags  # of each turn: whether it is in `part`
-    positions: Rows  # of each episode of `part`: its position among all
+    scored: Flags  # for each turn, whether it is in `part`
+    positions: Rows  # for each episode of `part`, its position among all
 
 
 def join(tasks: pa.Table, turns: pa.Table, episodes: pa.Table) -> Joined:
     """Bring the tables of a part together by their keys.
 
     Raises:
-        SchemaError: a turn of an episode, or an episode of a task, that is not there, or two rows of one key.
+        SchemaError: a turn's episode or an episode's task is missing, or two rows have one key.
     """
+    # all turns by key; an episode is then a run of rows
     keys, frame = _sorted(turns)
     ids = keys["episode_id"].combine_chunks().dictionary_encode()
     episode = ids.indices.to_numpy().astype(np.intp)  # ascending, as the ids are
     starts = np.flatnonzero(np.diff(episode, prepend=-1))
     lengths = np.diff(starts, append=len(episode))
     _refuse_twins(frame, episode)
+    # what the other tables say of each episode, and which episodes can be scored
     statuses, task_of, seen_tasks = _looked_up(ids.dictionary.to_pylist(), tasks, episodes)
     broken = _why_unusable(statuses, frame, episode)
     usable = np.array([reason is None for reason in broken], dtype=np.bool_)
     scored = usable[episode]
     positions = np.flatnonzero(usable)
+    # the turns of those, with four columns of their episode; positions count anew, without gaps
     played = (frame if scored.all() else frame.filter(pl.Series(scored))).with_columns(
         episode=pl.Series(np.repeat(np.arange(len(positions)), lengths[usable]), dtype=pl.UInt32),
         episode_status=pl.Series(np.repeat(np.array(statuses, object), lengths)[scored], dtype=pl.String),
@@ -110,16 +113,17 @@ def _looked_up(
     place_of = _by_key(task_ids, "task_id", "tasks")
     ids, of_task, statuses = (episodes[name].to_pylist() for name in _EPISODE_COLUMNS)
     row_of = _by_key(ids, "episode_id", "episodes")
-    found, places = [], []
+    status_of: list[str] = []
+    places: list[int] = []
     for episode_id in episode_ids:
         if episode_id not in row_of:
             raise SchemaError(f"turns has episode {episode_id!r}, which episodes lacks")
         row = row_of[episode_id]
         if of_task[row] not in place_of:
             raise SchemaError(f"episode {episode_id!r} plays task {of_task[row]!r}, which tasks lacks")
-        found.append(statuses[row])
+        status_of.append(statuses[row])
         places.append(place_of[of_task[row]])
-    return found, np.array(places, dtype=np.intp), PlayedTasks(tuple(inputs), tuple(golds))
+    return status_of, np.array(places, dtype=np.intp), PlayedTasks(tuple(inputs), tuple(golds))
 
 
 def _by_key(keys: Sequence[str], key: str, table: str) -> dict[str, int]:
@@ -132,7 +136,7 @@ def _by_key(keys: Sequence[str], key: str, table: str) -> dict[str, int]:
 
 
 def _why_unusable(statuses: Sequence[str], turns: pl.DataFrame, episode: Rows) -> tuple[str | None, ...]:
-    """Of each episode: why it can't be scored, its own status before that of its first such turn."""
+    """Why each episode can't be scored (None: it can): by its status, else by its first turn that failed."""
     reasons = [f"episode {status}" if status in NOT_THE_POLICYS_DOING else None for status in statuses]
     bad = turns.select(pl.col("status").is_in(sorted(NOT_THE_POLICYS_DOING)).arg_true()).to_series()
     for row in bad.to_list():

@@ -17,9 +17,9 @@ def count_kinds(reasons: pa.ChunkedArray) -> tuple[Counter[str], list[str]]:
     """How often each kind occurs, null aside, and the different reasons that have details, sorted."""
     kinds: Counter[str] = Counter()
     detailed = []
-    for found in pc.value_counts(reasons).to_pylist():
-        if (reason := found["values"]) is not None:
-            kinds[kind_of(reason)] += found["counts"]
+    for count in pc.value_counts(reasons).to_pylist():
+        if (reason := count["values"]) is not None:
+            kinds[kind_of(reason)] += count["counts"]
             if kind_of(reason) != reason:
                 detailed.append(reason)
     return kinds, sorted(detailed)

@@ -54,7 +54,7 @@ def score_turns(
     `EPISODES_SEEN` are not looked at.
 
     Raises:
-        SchemaError: a turn of an episode, or an episode of a task, that is not there, or two rows of one key.
+        SchemaError: a turn's episode or an episode's task is missing, or two rows have one key.
     """
     check_truncated(truncated)
     joined = join(tasks, turns, episodes)

@@ -42,7 +42,7 @@ class Reasons:
         self.code[where] = self.texts.setdefault(text, len(self.texts))
 
     def add_whole(self, of_episode: Mapping[int, str], episode: Rows) -> None:
-        """The same for all turns of whole episodes, which are as many as there may be reasons."""
+        """Give all turns of some episodes a reason, each episode its own."""
         if not of_episode:
             return
         codes = np.full(int(episode[-1]) + 1, -1, np.int32)
@@ -96,7 +96,7 @@ def rewards_table(keys: pa.Table, parts: Sequence[RewardPart], reasons: Reasons)
 
 
 def _named(parts: Sequence[RewardPart], has_parts: Flags) -> pa.Array:
-    """`reward_parts`: of each turn that has them, all parts by name."""
+    """`reward_parts`: all parts by name, for each turn that has them."""
     where, width = np.flatnonzero(has_parts), len(parts)
     values = np.stack([part.values[where] for part in parts], axis=1).ravel()
     given = np.stack([part.given[where] for part in parts], axis=1).ravel()

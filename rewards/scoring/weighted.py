@@ -1,4 +1,4 @@
-"""The rewards of a run: what each weighs, and whom it goes to."""
+"""The rewards of a run: what each weighs, and which turns it goes to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workflows.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """One reward of a run, what it weighs, and whom it goes to: None for `roles` or `steps` means all."""
+    """One reward of a run, its weight, and which turns it goes to: None for `roles` or `steps` means all."""
 
     name: str
     weight: float

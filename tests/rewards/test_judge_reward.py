@@ -97,7 +97,7 @@ def test_how_a_mark_is_read() -> None:
     ({"scale": (0, float("inf"))}, "two different numbers"),
     ({"combine": "best"}, "combine"),
     ({"malformed": "zero"}, "malformed"),
-    ({"pattern": "("}, "no regular expression"),
+    ({"pattern": "("}, "is not a regular expression"),
     ({"pattern": "(a)(b)"}, "2 groups"),
     ({"pattern": "(a)", "key": "k"}, "two ways"),
     ({"steps": "judge"}, "no option 'steps'"),

@@ -256,7 +256,7 @@ def test_a_judge_that_fails_excludes_the_episode_and_names_the_cause(monkeypatch
     rows = scored(coded({"response_text": "print('never run')"}), WeightedReward("rate", 1.0, PRIVATE))
     assert {r["reward"] for r in rows} == {None}
     assert {kind_of(r["no_reward_reason"]) for r in rows} == {"reward 'rate' failed"}
-    assert "InfraError: the code sandbox failed: the sandbox did not start" in rows[0]["no_reward_reason"]
+    assert "the code sandbox failed: the sandbox did not start" in rows[0]["no_reward_reason"]
 
 
 def test_each_program_is_run_once_however_often_it_is_written(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """Rewards that fail: one episode is lost, and the cause says which reward."""
 
 import math
+import re
 from collections import Counter
 from fractions import Fraction
 
@@ -20,18 +21,21 @@ from tests.support.scored_turns import Returns, episode, llm, only, score
         (ZeroDivisionError("by\nzero"), "failed: ZeroDivisionError: by zero"),
         ([1.0], "wrong number of values: 1 for 2 turns"),
         ([1.0, 2.0, 3.0], "wrong number of values: 3 for 2 turns"),
-        ([1.0, math.nan], "no finite number: nan"),
-        ([-math.inf, 1.0], "no finite number: -inf"),
-        (["1.0", 1.0], "no finite number: '1.0'"),
+        ([1.0, math.nan], "not a finite number or None: nan"),
+        ([-math.inf, 1.0], "not a finite number or None: -inf"),
+        (["1.0", 1.0], "not a finite number or None: '1.0'"),
         (1.0, "failed: TypeError"),
         (None, "failed: TypeError"),
-        ({0: 1.0, 1: 2.0}, "it gave a dict, expected one value per turn"),
-        ({1.0, 2.0}, "it gave a set"),
-        ("12", "it gave a str"),
-        ([10**400, 1.0], "no finite number: 'a number (int) that no float can hold'"),
-        ([Fraction(10**400), 1.0], "no finite number: 'a number (Fraction) that no float can hold'"),
-        ([1j, 1.0], "no finite number: 1j"),
-        ([[1.0], 1.0], "no finite number: [1.0]"),
+        ({0: 1.0, 1: 2.0}, "it returned a dict, expected one value per turn"),
+        ({1.0, 2.0}, "it returned a set"),
+        ("12", "it returned a str"),
+        ([10**400, 1.0], "not a finite number or None: 'a number (int) that no float can hold'"),
+        (
+            [Fraction(10**400), 1.0],
+            "not a finite number or None: 'a number (Fraction) that no float can hold'",
+        ),
+        ([1j, 1.0], "not a finite number or None: 1j"),
+        ([[1.0], 1.0], "not a finite number or None: [1.0]"),
     ],
 )
 def test_a_reward_that_fails_costs_one_episode_and_says_which_reward(answer, why) -> None:
@@ -67,7 +71,7 @@ def test_a_reward_that_fails_half_way_through_its_numbers_has_failed() -> None:
         raise LookupError("gone")
 
     reason = score([llm(0), llm(1)], rewards=only(Returns(half())))["t/0", 0]["no_reward_reason"]
-    assert reason == "reward 'mine' failed: LookupError: gone"
+    assert re.fullmatch(r"reward 'mine' failed: LookupError: gone \(test_reward_failures\.py:\d+\)", reason)
 
 
 def test_a_reward_can_not_change_what_the_next_one_sees() -> None:

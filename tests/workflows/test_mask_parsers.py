@@ -199,7 +199,7 @@ def test_an_id_is_legal_exactly_if_it_is_there_or_next(steps: int, named: int) -
 
 @pytest.mark.parametrize("step", ["", "t", "1", "tau1", "t-1", "t1.0", "t²", "T1", "t99999"])
 def test_what_is_no_id_is_refused(step: str) -> None:
-    with pytest.raises(WorkflowError, match="no id"):
+    with pytest.raises(WorkflowError, match="is not the id of a step"):
         number_of(step)
 
 

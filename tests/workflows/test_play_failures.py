@@ -176,7 +176,7 @@ BAD_COMPLETIONS: dict[str, dict[str, Any]] = {
     "1 logprobs for 2 tokens": {"logprobs": [-1.0]},
     "not finite": {"logprobs": [-1.0, float("nan")]},
     "aborted": {"finish_reason": "abort"},
-    "no id": {"token_ids": [1, 2**31]},
+    "not a number from 0": {"token_ids": [1, 2**31]},
     "returned a token id that is no": {"token_ids": [1, 2.5]},
     "a bytes as text": {"text": b"x"},
 }

@@ -83,17 +83,22 @@ class Board:
             raise WorkflowError(
                 f"step {step!r} is not before step {viewer!r}, so it may not have run yet; add an edge"
             )
+        # one history for each branch of `step` that may be seen, as far as it may be seen
         histories = [h for h in self._histories(viewer, branch, step, after) if h]
-        own = region[step] is None or self._same_branch(viewer, branch, step)
-        if (root := region[step]) is not None:  # only the latest spread, which in a branch must be this one
-            spread = self._spreads[root] if own else max((h[-1][0] for h in histories), default=0)
+        # outside branches, or in the viewer's own branch, there is one output to see
+        is_single = region[step] is None or self._same_branch(viewer, branch, step)
+        # steps in branches: outputs of the latest spread alone, which in the viewer's branch is its own
+        if (root := region[step]) is not None:
+            spread = self._spreads[root] if is_single else max((h[-1][0] for h in histories), default=0)
             histories = [h for h in histories if h[-1][0] == spread]
-        return not own, tuple(history[-1][1] for history in histories)
+        return not is_single, tuple(history[-1][1] for history in histories)
 
     def _histories(
         self, viewer: str, branch: str, step: str, after: bool
     ) -> Iterator[list[tuple[int, Output]]]:
-        counts: dict[Slot, int] | None = None  # None: everything that it wrote
+        """The outputs of `step` in each branch that `viewer` looks at: all, or those of earlier rounds."""
+        counts: dict[Slot, int] | None = None  # by slot, how many outputs may be seen; None: all of them
+        # a step that is not before the viewer shares a loop with it: what it wrote in earlier rounds is seen
         if step not in self._structure.before[viewer] and not (after and step == viewer):
             loop = self._structure.common_loop(viewer, step)
             assert loop is not None, "callers ask for steps that are seen"
@@ -103,6 +108,7 @@ class Board:
             yield written if counts is None else written[: counts.get(slot, 0)]
 
     def _slots(self, viewer: str, branch: str, step: str) -> list[Slot]:
+        """The slots of `step` that `viewer` looks at: that outside branches, of its branch, or of all."""
         if self._structure.region[step] is None:
             return [(step, "")]
         if self._same_branch(viewer, branch, step):

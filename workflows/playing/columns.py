@@ -29,7 +29,7 @@ def completion_fault(completion: Completion) -> str | None:
     if not ids:
         return "the engine returned no tokens"
     if not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
-        return "the engine returned a token id that is no id"
+        return "the engine returned a token id that is not a number from 0 to 2**31 - 1"
     if len(logprobs) != len(ids):
         return f"the engine returned {len(logprobs)} logprobs for {len(ids)} tokens"
     if not all(map(math.isfinite, logprobs)):
@@ -98,7 +98,7 @@ def _completion_columns(completion: Completion, asked_at: float) -> dict[str, An
 def reply_columns(reply: Completion | ChatReply, asked_at: float) -> dict[str, Any]:
     """The columns that its reply fills; `asked_at` in seconds from the episode's start.
 
-    Of a model behind an API, ids and logprobs stay null and counts of tokens are the server's own.
+    For a model behind an API, ids and logprobs stay null and counts of tokens are the server's own.
     """
     if isinstance(reply, Completion):
         return _completion_columns(reply, asked_at)

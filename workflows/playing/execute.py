@@ -89,11 +89,13 @@ class GraphRun:
 
     def _decide(self, step: Step) -> bool:
         changed = False
+        # a for_each step gets its branches first, when its edges are resolved
         if step.for_each is not None and self._board.branches(step.name) is None:
             verdict = None if step.name in self._unspread else self._verdict(step.name, "")
             if verdict is None or not self._spread(step, verdict):
                 return False
             changed = True
+        # then each branch runs or is skipped; branches of a for_each step were decided with it
         for branch in self._board.branches(step.name) or ():
             if (step.name, branch) in self._status or self._full:
                 continue
@@ -126,6 +128,8 @@ class GraphRun:
         return None if None in taken else any(taken)
 
     def _edge(self, index: int, branch: str) -> bool | None:
+        """Whether an edge is taken in a branch of its source; None while that is open."""
+        # an edge that leaves a loop waits for the loop's end
         loop = self._structure.leaves[index]
         if loop is not None and (loop, self._loop_branch(loop, branch)) not in self._ended:
             return None
@@ -225,6 +229,7 @@ class GraphRun:
         if (loop, branch) in self._ended or not self._round_is_over(loop, branch):
             return False
         at_limit = False
+        # the back edges in their order: the first that holds and has a repeat left begins the next round
         for index in self._structure.loops[loop].back:
             if self._status[self._workflow.edges[index].source, branch] != "ran":
                 continue
@@ -257,10 +262,12 @@ class GraphRun:
     def _begin_round(self, loop: int, branch: str) -> None:
         """Make the loop's steps undecided again, and the loops inside it enterable."""
         body, inside = self._structure.loops[loop].body, self._structure.loops[loop].inside
+        # what is on the board now belongs to earlier rounds; the steps are undecided, in the next round
         self._board.mark(loop, branch)
         for name, b in self._slots(loop, branch) or ():
             del self._status[name, b]
             self._rounds[name, b] = self._round(name, b) + 1
+        # a loop around a for_each spreads it anew, so its branches are gone
         if not inside:
             for name in body:
                 self._board.gather(name)
@@ -271,7 +278,8 @@ class GraphRun:
             return self._workflow.edges[index].source in body and (not inside or b == branch)
 
         self._taken = {k: v for k, v in self._taken.items() if not stale(*k)}
-        own = set(self._structure.loops[loop].back)
-        self._repeats = {k: v for k, v in self._repeats.items() if k[0] in own or not stale(*k)}
+        # repeats of this loop go on counting; those of loops inside it begin anew
+        this_loops = set(self._structure.loops[loop].back)
+        self._repeats = {k: v for k, v in self._repeats.items() if k[0] in this_loops or not stale(*k)}
         inner = {k for k, other in enumerate(self._structure.loops) if other.body < body}
         self._ended = {e for e in self._ended if not (e[0] in inner and (not inside or e[1] == branch))}

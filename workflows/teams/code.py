@@ -90,21 +90,21 @@ def build(
     def tests(state: State) -> list[str]:
         return shown_tests(state.task, visible_tests, max_case_characters) or [_NONE]
 
-    told: dict[str, Source] = {
+    inputs: dict[str, Source] = {
         "problem": "task.problem",
         "execution": lambda s: execution(s.task),
         "tests": tests,
         "history": lambda s: history(past(s)),
         "round": lambda s: f"{s.round + 1} of {max_rounds}",
     }
-    asked = told | {
+    asked = inputs | {
         "plan": lambda s: s["plan"].best or _NO_REPLY,
         "form": lambda s: code_form(s.task),
     }
     if starter_code:
         asked["execution"] = lambda s: execution(s.task) + start_from(s.task)
     steps: list[Step] = [
-        LlmStep("plan", "planner", told),
+        LlmStep("plan", "planner", inputs),
         LlmStep("code", "coder", asked),
         ToolStep("verify", "verifier", request),
         ControlStep("note", note),
@@ -117,7 +117,7 @@ def build(
     ]
     roles = [_planner(reasoning), _coder(reasoning)]
     if max_rounds > 1:
-        judged = told | {
+        judged = inputs | {
             "history": lambda s: history(s["note"].value[:-1]),
             "plan": lambda s: s["note"].value[-1]["plan"],
             "code": lambda s: s["note"].value[-1]["code"],

@@ -2,7 +2,7 @@
 
 Legal replies and lenient readings follow UnityMAS-O's rules for M-ASK. Case does not count in tags.
 Two readings differ, and say so where they stand: markup is never part of a text that is read
-leniently, and a search for nothing is no search.
+leniently, and a search for nothing is not a search.
 """
 
 from __future__ import annotations
@@ -205,10 +205,10 @@ def number_of(step: str) -> int:
     """The number in a step's id.
 
     Raises:
-        WorkflowError: it is no id.
+        WorkflowError: it is not an id.
     """
     if not re.fullmatch(r"t[0-9]{1,4}", step):
-        raise WorkflowError(f"{step!r} is no id of a step; they are t1, t2, …")
+        raise WorkflowError(f"{step!r} is not the id of a step; ids are t1, t2, …")
     return int(step[1:])
 
 

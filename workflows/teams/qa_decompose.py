@@ -102,7 +102,7 @@ def _reader() -> Role:
 
 
 def sub_questions(state: State) -> list[str]:
-    """What to look up: the decomposition without repetitions, or the question itself if it is no list."""
+    """What to look up: the decomposition without repetitions, or the question itself if it is not a list."""
     listed = state["decompose"].best
     if listed is None:
         return [state.task["question"]]
@@ -120,10 +120,10 @@ def merged_passages(state: State) -> list[str]:
 def notes(state: State) -> list[str]:
     """One line for each sub-question: what was asked, and what its reader found."""
     questions = sub_questions(state)
-    found = {output.branch: output for output in state.all("read")}
+    by_branch = {output.branch: output for output in state.all("read")}
     lines = []
     for branch, question in enumerate(questions):
-        output = found.get(str(branch))
+        output = by_branch.get(str(branch))
         finding = NOTHING if output is None else " ".join((output.best or UNKNOWN).split())
         lines.append(f"{question}: {finding}")
     return lines or [NOTHING]

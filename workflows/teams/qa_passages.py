@@ -61,8 +61,8 @@ def by_rank(outputs: Iterable[Output]) -> list[tuple[str, Mapping[str, Any]]]:
 
     So what is cut from the end of a long prompt ranked low, whichever request it answers.
     """
-    found = [[(output.branch, document) for document in documents(output)] for output in outputs]
-    ranked = [hit for rank in zip_longest(*found) for hit in rank if hit is not None]
+    by_branch = [[(output.branch, document) for document in documents(output)] for output in outputs]
+    ranked = [hit for rank in zip_longest(*by_branch) for hit in rank if hit is not None]
     first: dict[Any, tuple[str, Mapping[str, Any]]] = {}
     for branch, document in ranked:
         first.setdefault(document["id"], (branch, document))
@@ -70,7 +70,7 @@ def by_rank(outputs: Iterable[Output]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def check_counts(**options: Any) -> None:
-    """Refuse options that are no whole number of at least 1.
+    """Refuse options that are not whole numbers of at least 1.
 
     Raises:
         WorkflowError: names the option.

@@ -4,7 +4,7 @@
                                  └─ none ── retrieve_again ──┘
 
 The second retrieval asks for the question itself. It is also made where the first one refuses or finds
-nothing, and where the selector's reply is no list of numbers. Where it too finds nothing there is
+nothing, and where the selector's reply is not a list of numbers. Where it too finds nothing there is
 nothing to sum up, and the answer is given without. All roles reply in JSON.
 """
 
@@ -130,9 +130,9 @@ def numbered(state: State) -> list[str]:
 
 def chosen(state: State) -> list[Mapping[str, Any]]:
     """The documents that the selector names, each once; a number that nothing has names nothing."""
-    found = documents(state["retrieve"])
+    retrieved = documents(state["retrieve"])
     numbers = state["select"].best or []
-    return [found[n - 1] for n in dict.fromkeys(numbers) if 1 <= n <= len(found)]
+    return [retrieved[n - 1] for n in dict.fromkeys(numbers) if 1 <= n <= len(retrieved)]
 
 
 def chosen_passages(state: State) -> list[str]:

@@ -94,7 +94,7 @@ def numbered_passages(state: State) -> list[str]:
 
 
 def notes(state: State) -> list[str]:
-    """One line for each sub-question with its answer, or the lines of a summary that is no list."""
+    """One line for each sub-question with its answer, or the lines of a summary that is not a list."""
     questions = sub_questions(state)
     if not state.ran("summarise"):
         return [f"{question}: {NOTHING}" for question in questions] or [NOTHING]

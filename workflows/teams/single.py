@@ -29,7 +29,7 @@ def build(prompt: str | None = None, answer_tag: str = "answer", max_response_to
         max_response_tokens: limit of the reply; the settings of the role may change it.
 
     Raises:
-        WorkflowError: an option of the wrong kind, or a prompt that is no template or uses no input.
+        WorkflowError: an option of the wrong kind, or a prompt that is not a template or uses no input.
     """
     if not isinstance(answer_tag, str) or not (prompt is None or isinstance(prompt, str)):
         raise WorkflowError("options prompt and answer_tag are texts")

@@ -107,8 +107,8 @@ class Bm25Retriever(ToolHooks):
         await self.start()
         if self._ready().num_passages <= _INLINE_PASSAGES:
             return {"documents": self.search([query], top_k)[0]}
-        found = await asyncio.to_thread(self.search, [query], top_k)
-        return {"documents": found[0]}
+        documents = await asyncio.to_thread(self.search, [query], top_k)
+        return {"documents": documents[0]}
 
     def search(self, queries: Sequence[str], top_k: int = DEFAULT_TOP_K) -> list[list[dict[str, Any]]]:
         """The documents of each query, in the order of the queries; none for a blank one.
