@@ -44,26 +44,26 @@ def compare_command(
         UsageError: no such run, or fewer than two.
     """
     named = named_runs(names, root)
-    found = compare(named.histories, named.labels, last)
+    comparison = compare(named.histories, named.labels, last)
     folder = out or _default_folder(named, names, root)
-    files = write_comparison(found, folder)
+    files = write_comparison(comparison, folder)
     link = None
-    # the page of a sweep is no place for a comparison with runs that are not its own
+    # a comparison with other runs does not belong on the page of the sweep
     if len(named.sweeps) == 1 and len(named.labels) == len(named.histories):
         link = _record(named.sweeps[0], files)
     if as_json:
-        data = as_dict(found) | {"folder": folder, "files": sorted(files)}
+        data = as_dict(comparison) | {"folder": folder, "files": sorted(files)}
         sys.stdout.write(json.dumps(plain(data), indent=1) + "\n")
         return
     where = {"plots": folder} | ({"MLflow": link} if link else {})
-    echo(make_console(), comparison_page(found), Text(), places(where))
+    echo(make_console(), comparison_page(comparison), Text(), places(where))
 
 
 def named_runs(names: Sequence[str], root: str) -> Named:
     """The histories of all runs that the names stand for; a sweep stands for its runs.
 
     Raises:
-        UsageError: there is no run or sweep of such a name.
+        UsageError: no run or sweep has such a name.
     """
     named = Named([], {}, [])
     for name in names:
@@ -83,11 +83,11 @@ def named_runs(names: Sequence[str], root: str) -> Named:
     return named
 
 
-def write_comparison(found: Comparison, folder: str) -> dict[str, bytes]:
+def write_comparison(comparison: Comparison, folder: str) -> dict[str, bytes]:
     """Write the plots, their numbers, the table as text and all of it as JSON; the files by name."""
-    files = comparison_files(found)
-    files["comparison.txt"] = as_text(comparison_page(found), FILE_WIDTH).encode()
-    files["comparison.json"] = json.dumps(plain(as_dict(found)), indent=1).encode()
+    files = comparison_files(comparison)
+    files["comparison.txt"] = as_text(comparison_page(comparison), FILE_WIDTH).encode()
+    files["comparison.json"] = json.dumps(plain(as_dict(comparison)), indent=1).encode()
     for name, data in files.items():
         write_bytes(f"{folder}/{name}", data)
     return files

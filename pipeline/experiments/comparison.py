@@ -1,4 +1,4 @@
-"""Several runs side by side: pure, from what each has to say for itself.
+"""Several runs side by side: a pure function of the settings and numbers that each has stored.
 
 Runs that differ in their seed alone are repeats of one *variant*. A variant's numbers are means over its
 repeats; intervals are Student's t over them, at 95 %, and are missing where there is one run.
@@ -58,7 +58,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` shows. `last` is over how many iterations the first and last returns are means."""
+    """Variants and how their settings differ. `last`: iterations that a first or last return averages."""
 
     variants: tuple[Variant, ...]
     differences: Differences
@@ -115,16 +115,16 @@ def series_of(variant: Variant, metric: str) -> list[list[float]]:
     ]
 
 
-def as_dict(found: Comparison) -> dict[str, Any]:
+def as_dict(comparison: Comparison) -> dict[str, Any]:
     """Plain values for `--json`."""
 
     def change(one: Change | None) -> dict[str, Any] | None:
         return asdict(one) if one else None
 
     return {
-        "runs": list(found.names),
-        "differences": found.differences,
-        "mean_over_iterations": found.last,
+        "runs": list(comparison.names),
+        "differences": comparison.differences,
+        "mean_over_iterations": comparison.last,
         "variants": [
             {
                 "label": v.label,
@@ -136,9 +136,9 @@ def as_dict(found: Comparison) -> dict[str, Any]:
                 "scores": {name: change(c) for name, c in v.scores.items()},
                 "cost": dict(v.cost),
             }
-            for v in found.variants
+            for v in comparison.variants
         ],
-        "notes": list(found.notes),
+        "notes": list(comparison.notes),
     }
 
 
@@ -159,11 +159,11 @@ def _grouped(histories: Sequence[History], labels: Mapping[str, str]) -> dict[st
 
 
 def _label(differing: Differences, values: Sequence[str], runs: Sequence[History]) -> str:
-    """What differs, where that is short; else the name of the first run."""
-    told = {k: v for k, v in zip(differing, values, strict=True) if not k.startswith("models")} or dict(
+    """The settings that differ, where they are short; otherwise the name of the first run."""
+    settings = {k: v for k, v in zip(differing, values, strict=True) if not k.startswith("models")} or dict(
         zip(differing, values, strict=True)
     )
-    text = ", ".join(v if k == "sharing" else f"{k.rsplit('.', 1)[-1]}={v}" for k, v in told.items())
+    text = ", ".join(v if k == "sharing" else f"{k.rsplit('.', 1)[-1]}={v}" for k, v in settings.items())
     return text if 0 < len(text) <= 40 else runs[0].name
 
 
@@ -183,12 +183,12 @@ def _variant(label: str, runs: Sequence[History], window: int) -> Variant:
 def scores_of(run: History) -> dict[str, list[tuple[int, Estimate]]]:
     """By `split/metric`: the evaluations of a run, each after how many iterations, with its interval over
     tasks."""
-    found: dict[str, list[tuple[int, Estimate]]] = {}
+    estimates: dict[str, list[tuple[int, Estimate]]] = {}
     for result in run.evaluations:
         for s in result["scores"]:
             estimate = Estimate(s["mean"], s["low"], s["high"], s["tasks"])
-            found.setdefault(f"{result['split']}/{s['name']}", []).append((result["index"], estimate))
-    return found
+            estimates.setdefault(f"{result['split']}/{s['name']}", []).append((result["index"], estimate))
+    return estimates
 
 
 def role_of(metric: str) -> str:
@@ -199,8 +199,8 @@ def _is_role_return(metric: str) -> bool:
     return metric.startswith("role/") and metric.endswith("/return_mean")
 
 
-def _present(found: Mapping[str, Change | None]) -> dict[str, Change]:
-    return {name: change for name, change in found.items() if change is not None}
+def _present(changes: Mapping[str, Change | None]) -> dict[str, Change]:
+    return {name: change for name, change in changes.items() if change is not None}
 
 
 def _ends(run: History, metric: str, window: int) -> tuple[float, float] | None:
@@ -213,17 +213,17 @@ def _change_of(runs: Sequence[History], metric: str, window: int) -> Change | No
 
 
 def _change(runs: Sequence[History], ends: Callable[[History], tuple[float, float] | None]) -> Change | None:
-    found = [pair for run in runs if (pair := ends(run)) is not None]
-    if not found:
+    pairs = [pair for run in runs if (pair := ends(run)) is not None]
+    if not pairs:
         return None
-    return Change(estimate_mean([f for f, _ in found]), estimate_mean([t for _, t in found]), len(found))
+    return Change(estimate_mean([f for f, _ in pairs]), estimate_mean([t for _, t in pairs]), len(pairs))
 
 
 def _score_change(runs: Sequence[History], name: str) -> Change | None:
     """Over repeats where there are some; a single run's interval is that of its evaluation, over tasks."""
-    found = [scores[name] for run in runs if name in (scores := scores_of(run))]
-    if len(found) == 1:
-        return Change(found[0][0][1], found[0][-1][1], 1)
+    series = [scores[name] for run in runs if name in (scores := scores_of(run))]
+    if len(series) == 1:
+        return Change(series[0][0][1], series[0][-1][1], 1)
     return _change(runs, lambda run: _score_ends(run, name))
 
 
@@ -233,19 +233,19 @@ def _score_ends(run: History, name: str) -> tuple[float, float] | None:
 
 
 def cost_of(run: History) -> dict[str, float]:
-    """Of one run, by the names of `COSTS` and more; what was not measured is left out."""
+    """The cost of one run, by the names of `COSTS` and more; what was not measured is left out."""
     parameters = {f"parameters_{k}": float(v) for k, v in run.info.get("parameters", {}).items()}
     return total_cost(run.iterations) | parameters
 
 
 def _cost(runs: Sequence[History]) -> dict[str, float]:
-    found = [cost_of(run) for run in runs if run.iterations]
-    names = dict.fromkeys(name for cost in found for name in cost)
-    return {name: fmean(cost[name] for cost in found if name in cost) for name in names}
+    run_costs = [cost_of(run) for run in runs if run.iterations]
+    names = dict.fromkeys(name for cost in run_costs for name in cost)
+    return {name: fmean(cost[name] for cost in run_costs if name in cost) for name in names}
 
 
 def _notes(variants: Sequence[Variant]) -> list[str]:
-    """What a reader has to know before believing a difference."""
+    """Notes that a reader needs before believing a difference."""
     runs = [run for v in variants for run in v.runs]
     notes = [
         f"{r.name}: iteration {r.unfinished[0]} is unfinished and not counted" for r in runs if r.unfinished

@@ -43,7 +43,7 @@ class Curve:
     high: tuple[float | None, ...]
 
 
-def comparison_files(found: Comparison) -> dict[str, bytes]:
+def comparison_files(comparison: Comparison) -> dict[str, bytes]:
     """By file name. A plot that has nothing to show is left out, and so is its CSV."""
     files = {}
     for name, make in (
@@ -51,7 +51,7 @@ def comparison_files(found: Comparison) -> dict[str, bytes]:
         ("returns_by_role", _returns_by_role),
         ("cost_against_return", _cost_against_return),
     ):
-        if (made := make(found)) is not None:
+        if (made := make(comparison)) is not None:
             files[f"{name}.csv"], files[f"{name}.png"] = made
     return files
 
@@ -78,14 +78,16 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     return [fmean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
 
 
-def _learning_curves(found: Comparison) -> tuple[bytes, bytes] | None:
-    names = list(dict.fromkeys(n for v in found.variants for n in v.scores))
-    shown = [n for n in names if any(len(v) > 1 for r in found.histories for v in [scores_of(r).get(n, [])])]
-    if not any(series_of(v, RETURN) for v in found.variants):
+def _learning_curves(comparison: Comparison) -> tuple[bytes, bytes] | None:
+    names = list(dict.fromkeys(n for v in comparison.variants for n in v.scores))
+    shown = [
+        n for n in names if any(len(v) > 1 for r in comparison.histories for v in [scores_of(r).get(n, [])])
+    ]
+    if not any(series_of(v, RETURN) for v in comparison.variants):
         return None
-    window = _window(found)
+    window = _window(comparison)
     panels = ["", *shown[:MAX_PANELS]]
-    look = looks([v.label for v in found.variants])
+    look = looks([v.label for v in comparison.variants])
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
 
@@ -94,12 +96,12 @@ def _learning_curves(found: Comparison) -> tuple[bytes, bytes] | None:
         for panel in axes[len(panels) :]:
             panel.set_visible(False)
         for panel, name in zip(axes, panels, strict=False):
-            _curves_panel(panel, found.variants, name, window, look)
+            _curves_panel(panel, comparison.variants, name, window, look)
 
-    note = _band_note(found) + (f" Returns are means of {window} iterations." if window > 1 else "")
+    note = _band_note(comparison) + (f" Returns are means of {window} iterations." if window > 1 else "")
     png = draw(1.0 + 5.0 * columns, 0.5 + 3.3 * rows, paint, note=note.strip())
     return csv_bytes(
-        ("kind", "name", "variant", "run", "seed", "step", "value", "low", "high"), _curve_rows(found)
+        ("kind", "name", "variant", "run", "seed", "step", "value", "low", "high"), _curve_rows(comparison)
     ), png
 
 
@@ -135,22 +137,22 @@ def _curves_panel(
 def _runs(variant: Variant, score: str, window: int) -> list[tuple[list[int], list[float]]]:
     """Steps and values of every run of a variant."""
     if not score:
-        found = series_of(variant, RETURN)
-        return [(list(range(1, len(v) + 1)), smoothed(v, window)) for v in found]
+        series = series_of(variant, RETURN)
+        return [(list(range(1, len(v) + 1)), smoothed(v, window)) for v in series]
     by_run = [scores_of(run).get(score, []) for run in variant.runs]
     return [([i for i, _ in points], [e.mean for _, e in points]) for points in by_run if points]
 
 
-def _window(found: Comparison) -> int:
+def _window(comparison: Comparison) -> int:
     """Single iterations are noisy: long runs are drawn as running means, short ones as they are."""
-    longest = max((len(h.iterations) for h in found.histories), default=0)
-    return found.last if longest >= 30 else 1
+    longest = max((len(h.iterations) for h in comparison.histories), default=0)
+    return comparison.last if longest >= 30 else 1
 
 
-def _curve_rows(found: Comparison) -> list[list[Any]]:
+def _curve_rows(comparison: Comparison) -> list[list[Any]]:
     """Every iteration and evaluation of every run as measured, and the means that are drawn, unsmoothed."""
     rows: list[list[Any]] = []
-    for v in found.variants:
+    for v in comparison.variants:
         for run in v.runs:
             steps = [(i + 1, m[RETURN]) for i, m in enumerate(run.iterations) if RETURN in m]
             rows += [
@@ -170,23 +172,23 @@ def _curve_rows(found: Comparison) -> list[list[Any]]:
     return rows
 
 
-def _returns_by_role(found: Comparison) -> tuple[bytes, bytes] | None:
-    roles = list(dict.fromkeys(role for v in found.variants for role in v.roles))
+def _returns_by_role(comparison: Comparison) -> tuple[bytes, bytes] | None:
+    roles = list(dict.fromkeys(role for v in comparison.variants for role in v.roles))
     if not roles:
         return None
-    look = looks([v.label for v in found.variants])
-    count = len(found.variants)
+    look = looks([v.label for v in comparison.variants])
+    count = len(comparison.variants)
 
     def paint(figure: Any) -> None:
         axes = figure.subplots()
         for row, role in enumerate(roles):
-            for place, variant in enumerate(found.variants):
+            for place, variant in enumerate(comparison.variants):
                 if role in variant.roles:
                     y = row + (place - (count - 1) / 2) * 0.7 / count
                     _from_first_to_last(axes, y, variant.roles[role], look[variant.label])
         axes.set_yticks(range(len(roles)), [shorten(role) for role in roles])
         axes.set_ylim(len(roles) - 0.45, -0.55)
-        values = [e.mean for v in found.variants for c in v.roles.values() for e in (c.first, c.last)]
+        values = [e.mean for v in comparison.variants for c in v.roles.values() for e in (c.first, c.last)]
         axes.set_xlim(*limits(values, 0.1))
         axes.grid(axis="x")
         axes.grid(visible=False, axis="y")
@@ -194,12 +196,13 @@ def _returns_by_role(found: Comparison) -> tuple[bytes, bytes] | None:
         axes.set(title="Return by role, from the first to the last iterations", xlabel="mean return")
         marker_keys(axes, look)
 
-    note = f"Small: mean of the first {found.last}; large: of the last {found.last}. {_whisker_note(found)}"
+    note = f"Small: mean of the first {comparison.last}; large: mean of the last {comparison.last}. "
+    note += _whisker_note(comparison)
     header = ("role", "variant", "runs", "first", "last", "low", "high")
     rows = [
         [role, v.label, c.runs, c.first.mean, c.last.mean, c.last.low, c.last.high]
         for role in roles
-        for v in found.variants
+        for v in comparison.variants
         if (c := v.roles.get(role)) is not None
     ]
     height = 1.3 + len(roles) * max(0.55, 0.24 * count)
@@ -215,28 +218,30 @@ def _from_first_to_last(axes: Any, y: float, change: Change, look: Look) -> None
     axes.plot([last], [y], look.marker, color=look.colour, markersize=7, markeredgecolor="white", zorder=4)
 
 
-def _cost_against_return(found: Comparison) -> tuple[bytes, bytes] | None:
-    runs = [(v, run, c) for v in found.variants for run in v.runs if (c := cost_of(run)) and run.iterations]
+def _cost_against_return(comparison: Comparison) -> tuple[bytes, bytes] | None:
+    runs = [
+        (v, run, c) for v in comparison.variants for run in v.runs if (c := cost_of(run)) and run.iterations
+    ]
     kinds = [k for k in AXES if any(k in cost for _, _, cost in runs)]
-    ends = {run.url: _last_return(run.iterations, found.last) for _, run, _ in runs}
+    ends = {run.url: _last_return(run.iterations, comparison.last) for _, run, _ in runs}
     if not kinds or all(end is None for end in ends.values()):
         return None
-    look = looks([v.label for v in found.variants])
+    look = looks([v.label for v in comparison.variants])
 
     def paint(figure: Any) -> None:
         panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for panel, kind in zip(panels, kinds, strict=True):
             name, unit = AXES[kind]
             points = [(v, cost[kind] / unit, ends[run.url]) for v, run, cost in runs if kind in cost]
-            for variant in found.variants:
-                own = [(x, y) for v, x, y in points if v is variant and y is not None]
-                _cloud(panel, own, look[variant.label])
+            for variant in comparison.variants:
+                variant_points = [(x, y) for v, x, y in points if v is variant and y is not None]
+                _cloud(panel, variant_points, look[variant.label])
             panel.set(title=name)
             panel.set_xlim(0, max((x for _, x, _ in points), default=1.0) * 1.15 or 1.0)
             panel.grid(axis="x")
             panel.xaxis.get_major_locator().set_params(nbins=4)
             panel.xaxis.set_major_formatter(_thousands)
-        panels[0].set_ylabel(f"mean return, last {found.last}")
+        panels[0].set_ylabel(f"mean return, last {comparison.last}")
         marker_keys(panels[-1], look)
 
     header = ("variant", "run", "seed", "iterations", "return", *sorted({k for _, _, c in runs for k in c}))
@@ -269,8 +274,8 @@ def _last_return(iterations: Sequence[Mapping[str, float]], window: int) -> floa
     return fmean(values[-window:]) if values else None
 
 
-def _band_note(found: Comparison) -> str:
-    counts = {len(series_of(v, RETURN)) for v in found.variants}
+def _band_note(comparison: Comparison) -> str:
+    counts = {len(series_of(v, RETURN)) for v in comparison.variants}
     said = []
     if any(n >= 3 for n in counts):
         said.append("95 % intervals over three runs or more")
@@ -279,6 +284,6 @@ def _band_note(found: Comparison) -> str:
     return f"Bands: {'; '.join(said)}. Thin: single runs." if said else "One run each."
 
 
-def _whisker_note(found: Comparison) -> str:
-    repeats = [change.runs for v in found.variants for change in v.roles.values()]
+def _whisker_note(comparison: Comparison) -> str:
+    repeats = [change.runs for v in comparison.variants for change in v.roles.values()]
     return "Bars: 95 % intervals over runs." if max(repeats, default=0) > 2 else ""

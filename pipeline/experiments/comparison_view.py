@@ -16,49 +16,49 @@ from pipeline.views.render import cell as plain_text
 MAX_VALUE = 28  # characters of a setting's value in the table; `--json` has them whole
 
 
-def comparison_page(found: Comparison) -> RenderableType:
+def comparison_page(comparison: Comparison) -> RenderableType:
     """All of it, top to bottom: differences, returns and scores, returns by role, cost, what to mind."""
     blocks: list[tuple[str, RenderableType]] = []
-    if found.differences:
-        blocks.append(("What differs", _differences(found)))
-    blocks.append((_outcomes_title(found), _outcomes(found)))
-    if any(v.roles for v in found.variants):
-        blocks.append(("Return by role, first → last", _roles(found)))
-    blocks.append(("Cost of a run", _costs(found)))
+    if comparison.differences:
+        blocks.append(("What differs", _differences(comparison)))
+    blocks.append((_outcomes_title(comparison), _outcomes(comparison)))
+    if any(v.roles for v in comparison.variants):
+        blocks.append(("Return by role, first → last", _roles(comparison)))
+    blocks.append(("Cost of a run", _costs(comparison)))
     parts: list[RenderableType] = []
     for title, block in blocks:
         parts += [Text(title, "bold"), block, Text()]
-    parts += [Text(f"note: {visible(note)}", "yellow") for note in found.notes]
+    parts += [Text(f"note: {visible(note)}", "yellow") for note in comparison.notes]
     return Group(*parts)
 
 
-def _differences(found: Comparison) -> Table:
+def _differences(comparison: Comparison) -> Table:
     """A column for each variant, or for each run where its repeats differ in more than the seed."""
-    places = {name: i for i, name in enumerate(found.names)}
-    table = open_table("  setting", *(visible(v.label) for v in found.variants))
-    for key, values in found.differences.items():
+    places = {name: i for i, name in enumerate(comparison.names)}
+    table = open_table("  setting", *(visible(v.label) for v in comparison.variants))
+    for key, values in comparison.differences.items():
         cells = []
-        for variant in found.variants:
-            own = [values[places[run.name]] for run in variant.runs]
-            cells.append(_cut(", ".join(dict.fromkeys(own))))
+        for variant in comparison.variants:
+            variant_values = [values[places[run.name]] for run in variant.runs]
+            cells.append(_cut(", ".join(dict.fromkeys(variant_values))))
         table.add_row(plain_text(f"  {key}"), *(plain_text(cell) for cell in cells))
     return table
 
 
-def _outcomes_title(found: Comparison) -> str:
-    if found.last == 1:
+def _outcomes_title(comparison: Comparison) -> str:
+    if comparison.last == 1:
         return "What came out (returns: of the first and of the last iteration)"
-    return f"What came out (returns: means of the first and of the last {found.last} iterations)"
+    return f"What came out (returns: means of the first and of the last {comparison.last} iterations)"
 
 
-def _outcomes(found: Comparison) -> Table:
+def _outcomes(comparison: Comparison) -> Table:
     """Measure by measure, the variants below each other: long names and many measures fit any width."""
-    measures: dict[str, list[Change | None]] = {"return": [v.returns for v in found.variants]}
-    for name in dict.fromkeys(name for v in found.variants for name in v.scores):
-        measures[name] = [v.scores.get(name) for v in found.variants]
+    measures: dict[str, list[Change | None]] = {"return": [v.returns for v in comparison.variants]}
+    for name in dict.fromkeys(name for v in comparison.variants for name in v.scores):
+        measures[name] = [v.scores.get(name) for v in comparison.variants]
     table = open_table("  measure", "variant", ">runs", ">iterations", ">first → last", ">95 % of last")
     for name, changes in measures.items():
-        for row, (variant, change) in enumerate(zip(found.variants, changes, strict=True)):
+        for row, (variant, change) in enumerate(zip(comparison.variants, changes, strict=True)):
             table.add_row(
                 plain_text("" if row else f"  {name}"),
                 plain_text(variant.label),
@@ -70,18 +70,18 @@ def _outcomes(found: Comparison) -> Table:
     return table
 
 
-def _roles(found: Comparison) -> Table:
-    table = open_table("  role", *(f">{visible(v.label)}" for v in found.variants))
-    for role in dict.fromkeys(role for v in found.variants for role in v.roles):
-        changes = [v.roles.get(role) for v in found.variants]
+def _roles(comparison: Comparison) -> Table:
+    table = open_table("  role", *(f">{visible(v.label)}" for v in comparison.variants))
+    for role in dict.fromkeys(role for v in comparison.variants for role in v.roles):
+        changes = [v.roles.get(role) for v in comparison.variants]
         table.add_row(plain_text(f"  {role}"), *(plain_text(_arrow(c)) for c in changes))
     return table
 
 
-def _costs(found: Comparison) -> Table:
-    names = [name for name in COSTS if any(name in v.cost for v in found.variants)]
+def _costs(comparison: Comparison) -> Table:
+    names = [name for name in COSTS if any(name in v.cost for v in comparison.variants)]
     table = open_table("  variant", *(f">{name.replace('_', ' ')}" for name in names))
-    for variant in found.variants:
+    for variant in comparison.variants:
         table.add_row(plain_text(f"  {variant.label}"), *(plain_text(_cost(variant, n)) for n in names))
     return table
 

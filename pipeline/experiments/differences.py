@@ -1,4 +1,4 @@
-"""What differs in the settings of several runs, and only that.
+"""The settings in which several runs differ, without the ones that they share.
 
 A sharing regime changes whole sections ([models], the model of each role). Here it is one line, and the
 settings of models are compared role by role, so that equal ones do not show.
@@ -25,8 +25,8 @@ Differences = dict[str, list[str]]
 def differences_of(histories: Sequence[History]) -> Differences:
     """The settings that are not the same in all of the runs."""
     flat = [_flat(_without_models(h.kept)) | {SHARING: _sharing(h)} for h in histories]
-    found = _different(flat)
-    return dict(sorted((found | _model_differences(histories)).items(), key=_sharing_first))
+    differing = _different(flat)
+    return dict(sorted((differing | _model_differences(histories)).items(), key=_sharing_first))
 
 
 def without_seed(differences: Differences) -> Differences:
@@ -47,14 +47,14 @@ def _model_differences(histories: Sequence[History]) -> Differences:
     """Settings of models by role: in one line where in every run all roles have the same."""
     by_run = [{role: _flat(m) for role, m in _models_by_role(h.kept).items()} for h in histories]
     keys = {key: None for roles in by_run for model in roles.values() for key in model}
-    found: Differences = {}
+    differences: Differences = {}
     for key in keys:
         if all(len({m.get(key, _ABSENT) for m in roles.values()}) <= 1 for roles in by_run):
             flat = [{f"models.{key}": next(iter(r.values())).get(key, _ABSENT)} if r else {} for r in by_run]
         else:
             flat = [{f"models({r}).{key}": m.get(key, _ABSENT) for r, m in roles.items()} for roles in by_run]
-        found |= _different(flat)
-    return found
+        differences |= _different(flat)
+    return differences
 
 
 def _models_by_role(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -78,8 +78,8 @@ def _sharing(history: History) -> str:
     members: dict[str, list[str]] = {}
     for role, section in sorted(history.kept.get("roles", {}).items()):
         members.setdefault(str(section.get("model")), []).append(role)
-    told = [f"{model}={'+'.join(roles)}" for model, roles in sorted(members.items())]
-    return f"groups({', '.join(told)})"
+    groups = [f"{model}={'+'.join(roles)}" for model, roles in sorted(members.items())]
+    return f"groups({', '.join(groups)})"
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

@@ -49,7 +49,7 @@ def points_of(
         groups: [sharing] groups of the settings, for a bare `groups`.
 
     Raises:
-        UsageError: something that is no regime, key or list of values, or a point that is there twice.
+        UsageError: a regime, a key or a list of values that can't be read, or the same point twice.
     """
     shared = [_regime(word, groups) for word in _words(regimes, "--regimes")] if regimes else [Point("")]
     shared = _with_own(shared, set_for)
@@ -62,22 +62,22 @@ def points_of(
     keys = [key for key, _ in axes]
     if doubled := next((k for k in keys if keys.count(k) > 1), None):
         raise UsageError(f"--grid names {doubled!r} twice; put all of its values into one --grid")
-    found = []
+    complete = []
     combinations = list(product(*([f"{key}={v}" for v in values] for key, values in axes)))
     for point, settings in product(shared, combinations):
         label = ", ".join([*([point.label] if point.label else []), *settings])
-        found.append(Point(label, point.sharing, (*point.overrides, *settings)))
+        complete.append(Point(label, point.sharing, (*point.overrides, *settings)))
     for what in ("label", "slug"):
-        names = [getattr(p, what) for p in found]
+        names = [getattr(p, what) for p in complete]
         if doubled := next((n for n in names if names.count(n) > 1), None):
             raise UsageError(
                 f"two points of the sweep are called {doubled!r}; name each regime and value once"
             )
-    return found
+    return complete
 
 
 def seeds_of(text: str | None, default: int) -> list[int]:
-    """`0,1,2` as numbers; the settings' own seed where none are given.
+    """`0,1,2` as numbers; without seeds, the one of the settings.
 
     Raises:
         UsageError: not whole numbers, or one of them twice.
@@ -87,7 +87,7 @@ def seeds_of(text: str | None, default: int) -> list[int]:
     words = _words(text, "--seeds")
     if bad := next((w for w in words if not w.lstrip("-").isdigit()), None):
         raise UsageError(
-            f"--seeds {text!r}: {bad!r} is no whole number; expected, for example, --seeds 0,1,2"
+            f"--seeds {text!r}: {bad!r} is not a whole number; write, for example, --seeds 0,1,2"
         )
     seeds = [int(w) for w in words]
     if len(set(seeds)) < len(seeds):
@@ -123,7 +123,7 @@ def _regime(word: str, groups: Mapping[str, Any]) -> Point:
     name, _, rest = word.partition(":")
     if name not in REGIMES:
         raise UsageError(
-            f"--regimes: {word!r} is no sharing regime{did_you_mean(name, REGIMES)}; they are: full, "
+            f"--regimes: {word!r} is not a sharing regime{did_you_mean(name, REGIMES)}; they are: full, "
             f"separate, adapters, groups (of [sharing] groups), or {_GROUPS_FORM}"
         )
     if name != "groups":
@@ -136,44 +136,44 @@ def _regime(word: str, groups: Mapping[str, Any]) -> Point:
                 f"--regimes groups: the settings have no [sharing] groups; add them, or write {_GROUPS_FORM}"
             )
         return Point("groups", {"groups": groups})
-    found: dict[str, list[str]] = {}
+    written: dict[str, list[str]] = {}
     for part in rest.split(":"):
         group, _, roles = part.partition("=")
-        if not group or not roles or group in found:
+        if not group or not roles or group in written:
             raise UsageError(f"--regimes: {word!r}: expected a name and its roles, as in {_GROUPS_FORM}")
-        found[group] = roles.split("+")
-    return Point(word, {"groups": found})
+        written[group] = roles.split("+")
+    return Point(word, {"groups": written})
 
 
 def _with_own(points: list[Point], set_for: Sequence[str]) -> list[Point]:
-    own: dict[str, list[str]] = {p.label: [] for p in points}
+    settings_of: dict[str, list[str]] = {p.label: [] for p in points}
     for text in set_for:
         # a groups point has colons of its own: the longest label that fits is meant
-        label = max((p for p in own if p and text.startswith(f"{p}:")), key=len, default=None)
+        label = max((p for p in settings_of if p and text.startswith(f"{p}:")), key=len, default=None)
         if label is None or "=" not in text[len(label) + 1 :]:
             raise UsageError(
                 f"--set-for {text!r}: expected REGIME:KEY=VALUE with one of the regimes of this sweep: "
-                f"{', '.join(p for p in own if p) or 'it has none'}"
+                f"{', '.join(p for p in settings_of if p) or 'it has none'}"
             )
-        own[label].append(text[len(label) + 1 :])
-    return [Point(p.label, p.sharing, tuple(own[p.label])) for p in points]
+        settings_of[label].append(text[len(label) + 1 :])
+    return [Point(p.label, p.sharing, tuple(settings_of[p.label])) for p in points]
 
 
 def _axis(text: str) -> tuple[str, list[str]]:
     key, separator, values = text.partition("=")
-    found = split_values(values)
-    if not separator or not key.strip() or not all(found):
+    settings_values = split_values(values)
+    if not separator or not key.strip() or not all(settings_values):
         raise UsageError(
             f"--grid {text!r}: expected KEY=VALUE,VALUE, for example --grid ppo.learning_rate=1e-6,1e-5"
         )
     if key.strip() in ("run.seed", "run.name", "run.root"):
         raise UsageError(f"--grid {text!r}: the sweep sets {key.strip()} itself; seeds are --seeds 0,1,2")
-    return key.strip(), found
+    return key.strip(), settings_values
 
 
 def split_values(text: str) -> list[str]:
     """`text` at its commas, but for those within brackets, braces and quotes."""
-    found, depth, quote = [""], 0, ""
+    parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
@@ -181,10 +181,10 @@ def split_values(text: str) -> list[str]:
             quote = character
         depth += 0 if quote else (character in "[{") - (character in "]}")
         if character == "," and not depth and not quote:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += character
-    return [value.strip() for value in found]
+            parts[-1] += character
+    return [value.strip() for value in parts]
 
 
 def _words(text: str, option: str) -> list[str]:

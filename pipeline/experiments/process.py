@@ -31,12 +31,12 @@ Train = Callable[[Settings, int, Folder, Progress], str | None]  # as `train_apa
 def train_apart(settings: Settings, iterations: int, logs: Folder, on_progress: Progress) -> str | None:
     """`run train` with these settings until the run has so many iterations; None, or why it failed.
 
-    Where a sweep was killed, the process of its run is told to stop and may not have ended yet: it is
+    Where a sweep was killed, the process of its run has a signal to stop and may not have ended yet: it is
     waited for.
 
     Args:
         logs: where the log `<run>.log` goes.
-        on_progress: told how far the run is.
+        on_progress: called with the number of finished iterations.
     """
     run = settings.run
     if (stored := Run(run.root, run.name)).exists:
@@ -110,5 +110,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _ends_with_us() -> list[str]:
     """A prefix that ends a command when this process is killed, where util-linux has it."""
-    found = shutil.which("setpriv")
-    return [found, "--pdeathsig", "TERM"] if found else []
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM"] if setpriv else []

@@ -1,7 +1,7 @@
 """The command `run sweep`: the same team at several points of its settings, each with the same seeds.
 
 Runs are ordinary ones and are made one after another, each in a process of its own. A run that fails
-is told at the end with its cause, and the others go on. The same command finishes what is unfinished.
+is reported at the end with its cause, and the others go on. Calling the command again finishes the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is to be run. `raw` are the settings that all runs share, `base` the same, validated."""
+    """A sweep before it runs. `raw` are the settings that all runs share, `base` is their validated form."""
 
     name: str
     raw: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What `run sweep` is asked for, as the command line has it."""
+    """The options of `run sweep`, as the command line has them."""
 
     iterations: int
     sharing: bool = False  # sweep the sharing regimes
@@ -266,13 +266,13 @@ def _compare(sweep: Sweep, folder: SweepFolder, tracker: Tracker, console: Conso
     named = named_runs([f"{folder.folder.url}"], sweep.root)
     if len(named.histories) < 2:
         return  # nothing to compare: one run, or none that began
-    found = compare(named.histories, named.labels)
+    comparison = compare(named.histories, named.labels)
     where = folder.folder.child("compare").url
-    files = write_comparison(found, where)
+    files = write_comparison(comparison, where)
     tracker.log_files(FOLDER, files)
-    tracker.log_evaluation(EvaluationRecord("points", len(named.histories), point_metrics(found)))
+    tracker.log_evaluation(EvaluationRecord("points", len(named.histories), point_metrics(comparison)))
     places_ = {"plots": where} | ({"MLflow": link} if (link := tracker.link()) else {})
-    echo(console, Text(), comparison_page(found), Text(), places(places_))
+    echo(console, Text(), comparison_page(comparison), Text(), places(places_))
 
 
 def _failures(sweep: Sweep, folder: SweepFolder) -> list[Child]:

@@ -38,7 +38,7 @@ class Child:
 
 
 class SweepFolder:
-    """What is stored of a sweep. Nothing is written before `begin`."""
+    """The stored state of a sweep. Nothing is written before `begin`."""
 
     def __init__(self, root: str, name: str) -> None:
         self.root, self.name = root, name
@@ -99,13 +99,13 @@ class SweepFolder:
 
 
 def finished_iterations(root: str, name: str) -> int:
-    """How many finished iterations a run has; 0 where there is no such run."""
+    """The number of finished iterations of a run; 0 for a run that does not exist."""
     run = Run(root, name)
     return sum(run.is_finished(index) for index in run.iterations())
 
 
 def _shared(dumped: Mapping[str, Any]) -> dict[str, Any]:
-    """What all runs of a sweep have in common and a later call may not change."""
+    """The settings that all runs of a sweep share and that a later call may not change."""
     return {k: v for k, v in dumped.items() if k not in ("run", "tracking", "cluster")} | {
         "run": {k: v for k, v in dumped["run"].items() if k not in ("name", "seed", "root")}
     }

@@ -61,10 +61,10 @@ def child_tags(sweep: SweepFolder, point: str, parent: str | None) -> dict[str, 
     return tags | ({"mlflow.parentRunId": parent} if parent else {})
 
 
-def point_metrics(found: Comparison) -> dict[str, float]:
+def point_metrics(comparison: Comparison) -> dict[str, float]:
     """The outcome and the cost of every point, for the sweep's own page."""
     metrics: dict[str, float] = {}
-    for variant in found.variants:
+    for variant in comparison.variants:
         prefix = f"point/{slug(variant.label)}"
         if variant.returns is not None:
             metrics[f"{prefix}/return_first"] = variant.returns.first.mean

@@ -48,13 +48,13 @@ def alarms(series: Series, limits: AlarmsSection) -> list[Alarm]:
     """The alarms after the last iteration of the series, in a fixed order."""
     if not series:
         return []
-    found = [*_constant_reward(series, limits), *_no_signal(series, limits), *_excluded(series, limits)]
+    holding = [*_constant_reward(series, limits), *_no_signal(series, limits), *_excluded(series, limits)]
     last = series[-1][1]
     for role in sorted(by_name(last, "role")):
-        found += _of_role(series, limits, role)
+        holding += _of_role(series, limits, role)
     for model in sorted(by_name(last, "model")):
-        found += _of_model(series, limits, model)
-    return found
+        holding += _of_model(series, limits, model)
+    return holding
 
 
 def _constant_reward(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:

@@ -1,4 +1,4 @@
-"""What a run costs: tokens, seconds, memory and parameters, by names that every sharing regime has.
+"""The cost of a run: tokens, seconds, memory and parameters, under names that all sharing regimes share.
 
 An iteration has its own numbers and, under `total/`, those of the run up to then, so that any tracker
 can draw a return against what it has cost.
@@ -29,22 +29,22 @@ _ADDED: Final = {
 def cost_metrics(
     metrics: Mapping[str, float], memory: Mapping[str, int], before: Mapping[str, float]
 ) -> dict[str, float]:
-    """What one iteration has cost, and all up to it.
+    """The cost of one iteration, and the total cost of the run up to it.
 
     Args:
         metrics: of the iteration, from its tables.
         memory: bytes by `engine/<base>` and `trainer/<base>`, as `Fleet.peak_memory` gives.
         before: the `total_cost` of the iterations before it.
     """
-    found = {TRAINED: tokens_trained(metrics)}
+    costs = {TRAINED: tokens_trained(metrics)}
     if memory:
-        found |= {
+        costs |= {
             f"memory/{'/'.join(slug(p) for p in who.split('/', 1))}_peak_gib": bytes_ / GIB
             for who, bytes_ in memory.items()
         }
-        found[PEAK_MEMORY] = sum(memory.values()) / GIB
-    now = total_cost([{**metrics, **found}])
-    return found | {f"total/{n}": before.get(n, 0.0) + now[n] for n in _ADDED if n in now}
+        costs[PEAK_MEMORY] = sum(memory.values()) / GIB
+    now = total_cost([{**metrics, **costs}])
+    return costs | {f"total/{n}": before.get(n, 0.0) + now[n] for n in _ADDED if n in now}
 
 
 def tokens_trained(metrics: Mapping[str, float]) -> float:

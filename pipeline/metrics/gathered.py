@@ -15,7 +15,7 @@ Statistic = Literal["mean", "std", "min", "max", "count"]
 
 
 class Measure(NamedTuple):
-    """What a metric is of the values of an expression; nulls do not count."""
+    """A metric: an expression and the statistic of its values, in which nulls do not count."""
 
     of: pl.Expr
     statistic: Statistic = "mean"
@@ -43,7 +43,7 @@ class Gathered:
         """Add the rows of `frame`: of each value of column `by`, or all of them under no name."""
         named = frame.with_columns(_name=pl.lit("") if by is None else pl.col(by))
         values = {metric: measure.of.cast(pl.Float64) for metric, measure in measures.items()}
-        found = named.group_by("_name", maintain_order=True).agg(
+        measured = named.group_by("_name", maintain_order=True).agg(
             pl.struct(
                 v.count().alias("count"),
                 v.mean().alias("mean"),
@@ -53,15 +53,15 @@ class Gathered:
             ).alias(metric)
             for metric, v in values.items()
         )
-        for row in found.iter_rows(named=True):
+        for row in measured.iter_rows(named=True):
             for metric, measure in measures.items():
                 self._statistics[kind, metric] = measure.statistic
                 if row[metric]["count"]:
                     self._merge((kind, row["_name"] or "", metric), Moments(**row[metric]))
 
     def metrics(self) -> dict[str, float]:
-        """Those that have a value; of each kind the names with the most values."""
-        found: dict[str, float] = {}
+        """The metrics that have a value; in each kind only the names with the most values."""
+        statistics: dict[str, float] = {}
         for kind in dict.fromkeys(kind for kind, _, _ in self._moments):
             of_kind = {key: value for key, value in self._moments.items() if key[0] == kind}
             seen: dict[str, int] = {}
@@ -71,8 +71,8 @@ class Gathered:
             for (_, name, metric), moments in of_kind.items():
                 if name in kept:
                     prefix = f"{kind}/{slug(name)}" if name else kind
-                    found[f"{prefix}/{metric}"] = value_of(moments, self._statistics[kind, metric])
-        return found
+                    statistics[f"{prefix}/{metric}"] = value_of(moments, self._statistics[kind, metric])
+        return statistics
 
     def _merge(self, key: tuple[str, str, str], new: Moments) -> None:
         before = self._moments.get(key)

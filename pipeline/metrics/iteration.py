@@ -60,7 +60,7 @@ def iteration_metrics(
 
 
 def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """What stages measured that can't be read off their tables cheaply, by the names of metrics.
+    """Measures that stages took themselves, because their tables give them only at a price, as metrics.
 
     `stages` has the metrics of each stage's manifest: token advantages and the KL in the reward
     (`advantage`), running baselines (`credit`).

@@ -1,4 +1,4 @@
-"""What names of metrics are made of: `role/<role>/…`, `model/<model>/…`, `time/<stage>_seconds`.
+"""The parts of metric names: `role/<role>/…`, `model/<model>/…`, `time/<stage>_seconds`.
 
 `docs/metrics.md` lists them all.
 """

@@ -174,8 +174,8 @@ def _spread(column: str, *statistics: str) -> dict[str, Measure]:
 
 def _counts(kinds: pl.DataFrame, column: str) -> dict[str, int]:
     """How many episodes each value of a column has, nulls aside."""
-    found = kinds.drop_nulls(column).group_by(column).agg(pl.col("episodes").sum()).sort(column)
-    return dict(found.iter_rows())
+    counts = kinds.drop_nulls(column).group_by(column).agg(pl.col("episodes").sum()).sort(column)
+    return dict(counts.iter_rows())
 
 
 def _by_episode(frame: pl.DataFrame, columns: Sequence[str], *keys: str) -> pl.DataFrame:

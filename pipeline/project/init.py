@@ -31,7 +31,7 @@ _FILES: Final = {
 
 
 def next_steps(folder: str) -> list[str]:
-    """What to type after a project has been written into `folder`, a command and its purpose a line."""
+    """The commands to type after a project has been written into `folder`, a line each with their purpose."""
     commands = {
         f"{interpreter()} -m pytest": "its own test",
         hint("run iteration --config scripted.toml"): "all stages in seconds, without a model",
@@ -55,9 +55,9 @@ def new_project(folder: str, package: str | None = None) -> tuple[str, list[Path
     """
     path = Path(folder).expanduser()
     if path.is_dir() and any(path.iterdir()):
-        raise UsageError(f"{path} is not empty; give a new folder: nothing is written over what is there")
+        raise UsageError(f"{path} is not empty; choose a new folder; nothing is written over what is there")
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give a new folder")
+        raise UsageError(f"{path} is a file; choose a new folder")
     name = _package_name(path.resolve().name, package)
     written = []
     for source, place in _FILES.items():
@@ -73,12 +73,12 @@ def _package_name(folder: str, package: str | None) -> str:
     """A name that no other package has, as Ray's workers look into the working folder first.
 
     Raises:
-        UsageError: it is no name of a package, or one that is taken.
+        UsageError: it can't name a package, or the name is taken.
     """
     name = package or re.sub(r"\W+", "_", folder.lower()).strip("_")
     why = None
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
-        why = "is no name of a Python package"
+        why = "can't be the name of a Python package"
     elif name in TAKEN or name in sys.stdlib_module_names or _is_installed(name):
         why = "would hide another package of that name, or be hidden by it"
     if why:

@@ -82,8 +82,8 @@ class Chain:
 
     def redo(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
         """See `Fleet.redo`."""
-        found = updates_since(_places(self.plan), model_id, version, self._tables_of)
-        return [(i, arguments | {"off_policy": i != self.training.first}) for i, arguments in found]
+        updates = updates_since(_places(self.plan), model_id, version, self._tables_of)
+        return [(i, arguments | {"off_policy": i != self.training.first}) for i, arguments in updates]
 
     def ended(self, index: int) -> None:
         """An iteration is finished: remove checkpoints that are not kept, and look for a signal.
@@ -113,7 +113,7 @@ def check_beginnings(plan: ReplayPlan, training: Training, indices: Sequence[int
         UsageError: iterations that this replay has trained on come after one that it has not, or the
             checkpoints that it begins with are gone.
     """
-    models, own = list(training.versions), _own(plan)
+    models, replay_folder = list(training.versions), _own(plan)
     trained = {p.index for p in _places(plan) if any(update_of(p, m) for m in models)}
     for index in indices:
         if index not in trained and any(later > index for later in trained):
@@ -122,7 +122,7 @@ def check_beginnings(plan: ReplayPlan, training: Training, indices: Sequence[int
                 "which comes before it; use another --label"
             )
     for model_id, version in training.versions.items():
-        if not own.checkpoint_versions(model_id):  # else it goes on from its own
+        if not replay_folder.checkpoint_versions(model_id):  # else it goes on from its own
             check_checkpoint(plan.source, training.trainers, training.first, model_id, version)
 
 

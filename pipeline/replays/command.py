@@ -31,7 +31,7 @@ BRIEF_SECONDS: Final = 10.0  # a stage that is done sooner leaves no line: each 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What `run replay` is asked for, beside the run and its settings."""
+    """The options of `run replay`, beside the run and its settings."""
 
     iterations: str | None = None  # A:B
     split: str | None = None

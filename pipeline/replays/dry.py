@@ -36,7 +36,7 @@ class Due:
 
 
 def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
-    """What each iteration needs, as the replay would find it. Reads manifests; writes and starts nothing.
+    """The stages that each iteration still needs. Reads manifests; writes and starts nothing.
 
     Raises:
         UsageError: what the replay itself would refuse before its first stage: a label that holds another
@@ -45,7 +45,7 @@ def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
     check_label(plan)
     if plan.training is not None:
         check_beginnings(plan, plan.training, indices)
-    found = []
+    dues = []
     for index in indices:
         stored = plan.source.stored(index)
         due = list(due_stages(plan, stored, carried_into(plan, index, Replayed(plan))))
@@ -53,8 +53,8 @@ def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
             due += plan.training.stages(index)
         there = [plan.place(index).manifest(stage) is not None for stage in due]
         finished = there.index(False) if False in there else len(there)
-        found.append(Due(index, stored.tables["turns"].rows, tuple(s.name for s in due), finished))
-    return found
+        dues.append(Due(index, stored.tables["turns"].rows, tuple(s.name for s in due), finished))
+    return dues
 
 
 def dry_page(plan: ReplayPlan, due: Sequence[Due]) -> RenderableType:
@@ -72,7 +72,7 @@ def dry_page(plan: ReplayPlan, due: Sequence[Due]) -> RenderableType:
 
 
 def dry_dict(plan: ReplayPlan, due: Sequence[Due]) -> dict[str, Any]:
-    """The same as plain values for `--json`."""
+    """The dry run of a replay as plain values, for `--json`."""
     return {
         "dry_run": True,
         "run": plan.source.run.folder.url,

@@ -1,4 +1,4 @@
-"""What a replay runs: the pure stages with new settings, updates if it trains, and where it writes."""
+"""The plan of a replay: the pure stages with new settings, updates if it trains, and where it writes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReplayPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What may not change under one label."""
+        """The values that may not change under one label."""
         return {
             "split": self.source.split,
             "all": self.again,
@@ -78,20 +78,20 @@ class ReplayPlan:
     def with_updates(self, index: int, begins: Mapping[str, int]) -> ReplayPlan:
         """The plan of iteration `index` with the stages that train on it, from these versions by model."""
         assert self.training is not None
-        own = self.training.fingerprints(index, begins)
+        of_updates = self.training.fingerprints(index, begins)
         return replace(
             self,
             stages=(*self.stages, *self.training.stages(index)),
-            fingerprints={**self.fingerprints, **own},
+            fingerprints={**self.fingerprints, **of_updates},
         )
 
     def fingerprints_at(self, stored: Stored) -> dict[str, Mapping[str, Any]]:
-        """Stored scores are what they are: theirs are those of the run."""
-        found = dict(self.fingerprints)
+        """Fingerprints by stage; stored scores keep the fingerprint that the run gave them."""
+        fingerprints = dict(self.fingerprints)
         for stage in self.stages:
             if isinstance(stage, StoredScoresStage):
-                found[stage.name] = stored.manifests[stage.name].fingerprint
-        return found
+                fingerprints[stage.name] = stored.manifests[stage.name].fingerprint
+        return fingerprints
 
 
 def replay_plan(

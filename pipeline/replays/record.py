@@ -58,7 +58,7 @@ def record_replay(result: Replayed) -> str | None:
 
 
 def _contents(result: Replayed, index: int) -> Contents:
-    """What goes with the metrics of one replayed iteration."""
+    """The files that go with the metrics of one replayed iteration."""
     plan, moved = result.plan, result.moved.get(index)
     files = {
         "settings.toml": plan.resolved.toml.encode(),
@@ -69,10 +69,10 @@ def _contents(result: Replayed, index: int) -> Contents:
     return Contents(files)
 
 
-def replay_metrics(done: Finished, own: dict[str, TableRef], moved: Movement | None) -> dict[str, float]:
+def replay_metrics(done: Finished, written: dict[str, TableRef], moved: Movement | None) -> dict[str, float]:
     """One replayed iteration: updates, rows and times of the stages that ran (their tables are `own`), and by
     role the returns and advantages beside the stored ones; means are over turns."""
-    updates = {name: table for name, table in own.items() if name.startswith("updates/")}
+    updates = {name: table for name, table in written.items() if name.startswith("updates/")}
     seconds = {name: manifest.seconds for name, manifest in done.manifests.items()}
     metrics = iteration_metrics(updates, done.accounts, seconds)
     for row in moved.rows() if moved else ():

@@ -33,7 +33,7 @@ from workflows.trajectory import schema_of
 
 @dataclass(slots=True)
 class Replayed:
-    """What came of a replay, iteration by iteration."""
+    """The outcome of a replay, iteration by iteration."""
 
     plan: ReplayPlan
     done: dict[int, Finished] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Replayed:
         return Movement.merged(self.moved.values())
 
     def own_tables(self, index: int) -> dict[str, TableRef]:
-        """What the replay itself wrote of an iteration, by name."""
+        """The tables that the replay itself wrote for an iteration, by name."""
         done = self.done[index]
         return {name: done.tables[name] for m in done.manifests.values() for name in m.tables}
 
@@ -153,8 +153,8 @@ def _replay_one(
         result.scores[stored.index] = _scores(plan, stored, done)
         place.folder.write_text("result.json", store.dump(result.scores[stored.index]))
     elif compare:
-        found = result.moved[stored.index] = movement_of(stored, done, progress)
-        place.folder.write_text("result.json", store.dump(found.as_dict()))
+        movement = result.moved[stored.index] = movement_of(stored, done, progress)
+        place.folder.write_text("result.json", store.dump(movement.as_dict()))
 
 
 def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:
@@ -170,29 +170,32 @@ def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef
             if name in written or name in tables:
                 continue
             kept = name.removeprefix("stored_")
-            found = carried.get(name) or stored.tables.get(kept)
-            if found is None:
+            table = carried.get(name) or stored.tables.get(kept)
+            if table is None:
                 raise UsageError(
                     f"iteration {stored.index} has no table {kept!r}, which stage {stage.name!r} reads; "
                     f"finish the iteration first (`{hint('run iteration')}`)"
                 )
-            tables[name] = found
+            tables[name] = table
     return tables
 
 
 def carried_into(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, TableRef]:
-    """What stages read of the iteration before: as the replay made it, or as it is stored, where it was
-    made with these very settings; else without parts, which is how a method begins."""
-    found = {}
+    """Tables that stages read of the iteration before.
+
+    Each is the one that the replay made, or else the stored one, where these very settings made it, or else
+    an empty one, with which a method begins.
+    """
+    carried = {}
     earlier = [i for i in plan.source.indices() if i < index] if plan.source.split is None else []
     for stage in plan.stages:
         for name, table in carried_of(stage).items():
-            found[name] = TableRef(table, "", schema_of(table), ())
+            carried[name] = TableRef(table, "", schema_of(table), ())
             if not earlier:
                 continue
             before = earlier[-1]
             if before in result.done and table in result.done[before].tables:
-                found[name] = result.done[before].tables[table]
+                carried[name] = result.done[before].tables[table]
                 continue
             stored = plan.source.stored(before)
             same = all(
@@ -200,13 +203,13 @@ def carried_into(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, Ta
                 for s in ("reward", "credit")
             )
             if same and table in stored.tables:
-                found[name] = stored.tables[table]
+                carried[name] = stored.tables[table]
             else:
                 result.notes.append(
                     f"iteration {index} begins without the {table} of iteration {before}, which were made "
                     "with other settings; replay from the first iteration to have them"
                 )
-    return found
+    return carried
 
 
 def _verify(plan: ReplayPlan, stored: Stored, done: Finished, what: str) -> int:

@@ -1,4 +1,4 @@
-"""What a replay changes: the run's own settings with some of them set anew, and which may be."""
+"""The settings of a replay: those of the run with some set anew, and which of them may be."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def changes_of(
     Raises:
         UsageError: naming the setting, both values and what to do instead.
     """
-    own = parse_settings(stored_settings(run), f"settings of run {run.name!r}")
-    found = list(different(*(plain(s.model_dump(mode="json")) for s in (own, settings))))
+    stored = parse_settings(stored_settings(run), f"settings of run {run.name!r}")
+    changes = list(different(*(plain(s.model_dump(mode="json")) for s in (stored, settings))))
     allowed = (*_HARMLESS, *(_EVALUATES if split is not None else _CREDITS), *(_TRAINS if update else ()))
-    for key, before, now in found:
+    for key, before, now in changes:
         if not _is_of(key, allowed):
             raise UsageError(f"{key}: {before!r} → {now!r}: {_why_not(key, split)}")
-    return found
+    return changes
 
 
 def depends_on(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _why_not(key: str, split: str | None) -> str:
             f"(`{hint('run iteration')}`)"
         )
     if key.startswith("evaluate."):
-        return "it is of evaluations; pass --split to replay one, or leave it"
+        return "only evaluations depend on it; pass --split to replay one, or leave it as it is"
     return (
         "what was sampled depends on it, so stored turns can't be replayed with it; start a run of its own "
         f"(`{hint('run iteration')}`)"

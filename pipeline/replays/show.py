@@ -1,4 +1,4 @@
-"""What a replay says at its end."""
+"""The page and the JSON values of a finished replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.views.render import brief, cell, number, open_table, places, visib
 
 
 def replay_page(result: Replayed, link: str | None = None) -> RenderableType:
-    """What changed and what ran, how numbers moved against the stored ones, and where the tables are."""
+    """A page: what changed, what ran, how numbers moved against the stored ones, and where the tables are."""
     plan = result.plan
     sections: list[RenderableType] = [_head(result)]
     sections += change_lines(plan)
@@ -52,7 +52,7 @@ def replay_page(result: Replayed, link: str | None = None) -> RenderableType:
 
 
 def replay_dict(result: Replayed, link: str | None = None) -> dict[str, Any]:
-    """The same as plain values for `--json`."""
+    """A finished replay as plain values, for `--json`."""
     plan = result.plan
     return {
         "run": plan.source.run.folder.url,
@@ -135,7 +135,7 @@ def _summaries(result: Replayed) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _updates(rows: Sequence[tuple[int, dict[str, Any]]]) -> RenderableType:
-    """What each update did, by iteration. `gap` is to the sampler, `weight` the mean of what corrects it."""
+    """The updates by iteration. `gap` is the distance to the sampler, `weight` the mean importance weight."""
     columns = [">rows", ">tokens", ">loss", ">gap", ">weight", ">masked"]
     table = open_table("  at", "model", "version", *columns)
     for index, row in rows:
@@ -153,8 +153,8 @@ def _updates(rows: Sequence[tuple[int, dict[str, Any]]]) -> RenderableType:
 
 def _scores(result: Replayed) -> list[RenderableType]:
     table = open_table("  after iterations", "metric", ">mean", ">95 % interval")
-    for index, found in result.scores.items():
-        for score in found["scores"]:
+    for index, result_scores in result.scores.items():
+        for score in result_scores["scores"]:
             low, high = score["low"], score["high"]
             table.add_row(
                 cell(f"  {index}"),

@@ -1,4 +1,4 @@
-"""What a replay reads: the stored iterations of a run, or its evaluations on one split."""
+"""The source of a replay: the stored iterations of a run, or its evaluations on one split."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Source:
         return Stored(index, tables, {m.stage: m for m in manifests})
 
     def indices(self) -> list[int]:
-        """Those whose rollout is finished, in order."""
+        """The iterations whose rollout is finished, in order."""
         return [i for i in self._all() if self.place(i).manifest_at("rollout") is not None]
 
     def chosen(self, span: str | None) -> list[int]:
@@ -58,7 +58,7 @@ class Source:
         return wanted
 
     def unfinished(self, span: str | None) -> list[int]:
-        """Those of the span that have begun, and can't be replayed because their rollout is unfinished."""
+        """The iterations of the span that can't be replayed, because their rollout is unfinished."""
         have = self.indices()
         return [i for i in self._all() if _within(i, span) and i not in have]
 
@@ -104,13 +104,13 @@ def _span(text: str | None) -> tuple[int, int | None]:
     """First index, and the one after the last, or None for no end."""
     if text is None:
         return 0, None
-    found = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
-    if not found or not (found[1] or found[2]):
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
+    if not match or not (match[1] or match[2]):
         raise UsageError(
             f"--iterations {text!r}: expected A:B, for example 2:5 for 2, 3 and 4 (B is left out, as in "
             "Python), 2: for 2 and all after it, or 2 alone"
         )
-    first = int(found[1] or 0)
-    if not found[2]:
+    first = int(match[1] or 0)
+    if not match[2]:
         return first, first + 1
-    return first, int(found[3]) if found[3] else None
+    return first, int(match[3]) if match[3] else None

@@ -1,4 +1,4 @@
-"""What `--update` adds to a replay: the trainers, and the weights that they begin with.
+"""The updates that `--update` adds to a replay: its trainers, and the weights that they begin with.
 
 The first iteration is trained from the checkpoints of the weights that sampled it, so that its update is
 the run's own but for what changed. Each later one is trained from the replay's own weights of the one
@@ -36,17 +36,17 @@ class Training:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What may not change under one label, beside the settings."""
+        """The values that may not change under one label, beside the settings."""
         return {"first": self.first, "versions": dict(self.versions)}
 
     def stages(self, index: int) -> list[Stage]:
-        """Those of iteration `index` after its partition."""
+        """The stages of iteration `index` that come after its partition."""
         learn = self.trainers.algorithms
         return update_stages(self.trainers.models, learn, off_policy=index != self.first)
 
     def fingerprints(self, index: int, begins: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        """Those of the stages that use a trainer, where each model begins iteration `index` at the version
-        of `begins`."""
+        """Fingerprints of the stages that use a trainer; in iteration `index` each model begins at its
+        version in `begins`."""
         models, algorithms = self.trainers.resolved.model_plans, self.trainers.algorithms
         fingerprints = trainer_fingerprints(models, self.stages(index), algorithms)
         for name, fingerprint in fingerprints.items():
@@ -77,7 +77,7 @@ def sampled_by(source: Source, index: int, models: Sequence[str]) -> dict[str, i
     columns = ["model_id", "policy_version"]
     parts = [pl.DataFrame(turns.read_part(k, columns)).unique() for k in range(len(turns.parts))]
     pairs = pl.concat(parts).drop_nulls().unique().sort(columns).rows() if parts else []
-    found = {}
+    version_of = {}
     for model_id in models:
         versions = [version for of, version in pairs if of == model_id]
         if len(versions) > 1:
@@ -85,8 +85,8 @@ def sampled_by(source: Source, index: int, models: Sequence[str]) -> dict[str, i
                 f"iteration {index}: the turns of model {model_id!r} were sampled by versions "
                 f"{', '.join(map(str, versions))}, so there is no one checkpoint to train them from"
             )
-        found[model_id] = versions[0] if versions else version_before(source.run, model_id, index)
-    return found
+        version_of[model_id] = versions[0] if versions else version_before(source.run, model_id, index)
+    return version_of
 
 
 def version_before(run: Run, model_id: str, index: int) -> int:

@@ -9,7 +9,7 @@ from workflows.versions import stored_columns
 
 
 def unequal_tables(before: TableRef, after: TableRef) -> str | None:
-    """What differs first between two tables, or None where they are equal.
+    """The first difference between two tables, or None where they are equal.
 
     Files of equal bytes are not read; others are compared value by value, a part at a time, because
     another version of the Parquet writer writes the same values as other bytes. Columns that a table of
@@ -22,8 +22,8 @@ def unequal_tables(before: TableRef, after: TableRef) -> str | None:
             continue
         if one.rows != other.rows:
             return f"part {index} has {other.rows} rows, stored are {one.rows}"
-        told = [c for c in before.schema.names if stored_columns(before.name, before.version, [c])]
-        if problem := _unequal(before.read_part(index, told), after.read_part(index, told)):
+        columns = [c for c in before.schema.names if stored_columns(before.name, before.version, [c])]
+        if problem := _unequal(before.read_part(index, columns), after.read_part(index, columns)):
             return f"part {index}, {problem}"
     return None
 

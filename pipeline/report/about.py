@@ -1,4 +1,4 @@
-"""What stands beside the episodes: settings in a few lines, versions, accounts, metrics, learning curves."""
+"""The values beside the episodes of a report: settings in short, versions, accounts, metrics, curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def about(
     """
     run = source.run
     manifests = [manifest for place in source.places for manifest in place.manifests]
-    found: dict[str, Any] = plain(
+    facts: dict[str, Any] = plain(
         {
             "run": run.name,
             "kind": source.kind,
@@ -53,11 +53,11 @@ def about(
             "curve": [asdict(point) for point in points_of(run)] if source.has_curve else [],
         }
     )
-    return found
+    return facts
 
 
 def _where(run: Run) -> str:
-    """The run's folder as it is named from here: a page that is passed on need not tell of its machine."""
+    """The run's folder as a relative path: a page that is shared should not reveal local folders."""
     here = Path.cwd()
     path = Path(run.folder.path)
     return (
@@ -85,7 +85,7 @@ def _place(place: Place, kind: str) -> dict[str, Any]:
 def _metrics(
     place: Place, accounts: Sequence[Any], seconds: Mapping[str, float], kind: str
 ) -> dict[str, float]:
-    """Those that a finished iteration left, else computed from the tables that are there."""
+    """The metrics that a finished iteration stored, else computed from the tables that are there."""
     if done := json.loads(place.store.folder.read_text("done.json") or "{}").get("metrics"):
         return dict(done)
     measured = measured_by_stages({m.stage: m.metrics for m in place.manifests})
@@ -95,7 +95,7 @@ def _metrics(
 
 
 def _replayed(changes: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    """What a replay changed; nothing for a run."""
+    """The settings that a replay changed; nothing for a run."""
     if changes is None:
         return []
     return [("replayed with", ", ".join(f"{k} = {v}" for k, v in changes.items()) or "its own settings")]

@@ -64,8 +64,8 @@ def _ids_by_part(tables: Mapping[str, TableRef]) -> list[list[str]]:
 
 
 def _values(tables: Mapping[str, TableRef]) -> dict[str, float]:
-    """What orders the episodes."""
-    found: dict[str, float] = {}
+    """The score or return of each episode, which orders them."""
+    by_episode: dict[str, float] = {}
     for index in range(len(tables["episodes"].parts) if "episodes" in tables else 0):
-        found |= values_of(tables, index)
-    return found
+        by_episode |= values_of(tables, index)
+    return by_episode

@@ -81,13 +81,13 @@ def svg(graph: Row, roles: Sequence[str]) -> str:
 
 def _edges_that_ran(turns: Sequence[Row]) -> Counter[tuple[str, str]]:
     step_of = {(turn["episode"], turn["turn_index"]): turn.get("step") for turn in turns}
-    found: Counter[tuple[str, str]] = Counter()
+    edges: Counter[tuple[str, str]] = Counter()
     for turn in turns:
         for parent in turn.get("parents", ()):
             source = step_of.get((turn["episode"], parent))
             if source is not None and "step" in turn:
-                found[source, turn["step"]] += 1
-    return found
+                edges[source, turn["step"]] += 1
+    return edges
 
 
 def _in_order_of_appearance(turns: Sequence[Row]) -> list[str]:

@@ -37,14 +37,14 @@ class _Tokenizer(Protocol):
 
 def pieces_by_model(run: Run, settings: Mapping[str, Any], places: Sequence[Place]) -> dict[str, Pieces]:
     """The pieces of every model whose tokenizer is at hand; a model whose is not has none."""
-    found: dict[str, Pieces] = {}
+    pieces_of: dict[str, Pieces] = {}
     for model, row in _a_row_of_each_model(places).items():
         for tokenizer, pieces in _candidates(run, settings, model):
             same = context_hash(tokenizer.tokenizer_hash, row["messages"], row["prompt_token_ids"])
             if same == row["context_hash"]:
-                found[model] = pieces
+                pieces_of[model] = pieces
                 break
-    return found
+    return pieces_of
 
 
 def stream_pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str]:
@@ -68,7 +68,7 @@ def scripted_pieces(token_ids: Sequence[int]) -> list[str]:
 
 def _a_row_of_each_model(places: Sequence[Place]) -> dict[str, dict[str, Any]]:
     """A turn with prompt ids of every model, from the first part of each place that has turns."""
-    found: dict[str, dict[str, Any]] = {}
+    row_of: dict[str, dict[str, Any]] = {}
     for place in places:
         turns = place.tables.get("turns")
         index = next((i for i, part in enumerate(turns.parts) if part.rows), None) if turns else None
@@ -77,9 +77,9 @@ def _a_row_of_each_model(places: Sequence[Place]) -> dict[str, dict[str, Any]]:
         rows = turns.read_part(index, _SEEN)
         rows = rows.filter(pc.is_valid(rows["prompt_token_ids"]))
         for model in pc.unique(rows["model_id"]).to_pylist():
-            if model is not None and model not in found:
-                found[model] = rows.filter(pc.equal(rows["model_id"], model)).slice(0, 1).to_pylist()[0]
-    return found
+            if model is not None and model not in row_of:
+                row_of[model] = rows.filter(pc.equal(rows["model_id"], model)).slice(0, 1).to_pylist()[0]
+    return row_of
 
 
 def _candidates(run: Run, settings: Mapping[str, Any], model: str) -> Iterator[tuple[_Tokenizer, Pieces]]:

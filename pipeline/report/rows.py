@@ -47,7 +47,7 @@ _TOKEN_LISTS: Final = {
 
 @dataclass(slots=True)
 class Content:
-    """What the page shows. `prompts` are lists of (role, text number); numbers refer to `texts`."""
+    """The content of the page. `prompts` are lists of (role, text number); numbers refer to `texts`."""
 
     texts: list[str] = field(default_factory=list)
     prompts: list[list[tuple[str, int]]] = field(default_factory=list)
@@ -190,17 +190,17 @@ class _Chunks:
 
 
 def _token_lists(tables: Mapping[str, TableRef], ids: frozenset[str]) -> dict[tuple[str, int], Row]:
-    """What `scores` and `token_advantages` say of the turns of these episodes, by key.
+    """Rows of `scores` and `token_advantages` for the turns of these episodes, by key.
 
     Their parts follow the models' partitions, not the parts of `turns`.
     """
-    found: dict[tuple[str, int], Row] = {}
+    by_turn: dict[tuple[str, int], Row] = {}
     for name, table in tables.items():
         columns = _TOKEN_LISTS.get(name.partition("/")[0])
         for index in range(len(table.parts) if columns else 0):
             for row in _rows(tables, name, index, ids):
-                found.setdefault((row["episode_id"], row["turn_index"]), {}).update(row)
-    return found
+                by_turn.setdefault((row["episode_id"], row["turn_index"]), {}).update(row)
+    return by_turn
 
 
 def _rows(
@@ -220,7 +220,7 @@ def _rows(
 
 
 def _chat(text: str) -> list[Row]:
-    """The messages of a prompt; text of another writer that is no chat is one message as it stands."""
+    """The messages of a prompt; text of another writer that is not a chat is one message as it stands."""
     try:
         messages = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a report is of: a whole run or replay, one iteration, or one evaluation."""
+"""The subject of a report: a whole run or replay, one iteration, or one evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["run", "iteration", "evaluation"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to read, what to call it, and where its file goes."""
+    """The places that a report reads, its title, and where its file goes."""
 
     run: Run
     kind: Kind

@@ -20,12 +20,12 @@ from stages.tables.filesystem import filesystem
 from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
 
-EPISODES: Final = 2000  # that a page has unless told otherwise: some 10,000 turns
+EPISODES: Final = 2000  # in a page, unless --episodes says another number: some 10,000 turns
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written, and how much of the run it has."""
+    """The page that was written, and how much of the run it has."""
 
     file: str
     bytes: int
@@ -97,7 +97,7 @@ def _file_of(out: str | None, default: str) -> str:
 
 
 def lines_of(written: Report) -> list[str]:
-    """What `report` prints: where the page is, how large it is, and what it leaves out."""
+    """The lines that `report` prints: where the page is, how large it is, and what it leaves out."""
     of = "" if written.how is None else f" of {number(written.episodes_there)}"
     lines = [
         f"{visible(written.file)}  {written.bytes / 1e6:.2f} MB",

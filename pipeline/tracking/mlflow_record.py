@@ -149,18 +149,18 @@ class MlflowRecord:
         self._client.set_terminated(self.run_id, status)
 
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is None:
             return str(
                 self._client.create_experiment(
                     self.experiment, artifact_location=self.artifacts, tags=_EXPERIMENT_TAGS
                 )
             )
-        if found.lifecycle_stage != "active":
+        if experiment.lifecycle_stage != "active":
             raise CadreError(
                 f"experiment {self.experiment!r} was deleted; restore it or set another tracking.experiment"
             )
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def _by_id(self, run_id: str | None) -> Any:
         from mlflow.exceptions import MlflowException
@@ -176,8 +176,8 @@ class MlflowRecord:
         return run if run.info.lifecycle_stage == "active" else None
 
     def _by_key(self, experiment_id: str, key: str) -> Any:
-        found = self._client.search_runs([experiment_id], f"tags.{KEY_TAG} = '{key}'", max_results=1)
-        return found[0] if found else None
+        runs = self._client.search_runs([experiment_id], f"tags.{KEY_TAG} = '{key}'", max_results=1)
+        return runs[0] if runs else None
 
     def _log_settings(self, run: Any, settings: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Settings become parameters once. MLflow refuses to change one, so a change becomes a tag."""

@@ -102,7 +102,7 @@ def create_database(path: Path, artifacts: str | None) -> None:
 
 
 def clean(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What MLflow takes as it is: finite numbers under valid names; the rest is left out."""
+    """The metrics that MLflow takes as they are: finite numbers under valid names; the rest is left out."""
     kept = {}
     for name, value in metrics.items():
         valid = name == mlflow_key(name) and name != MARK

@@ -85,7 +85,7 @@ def _span_dict(span: Span, trace: Trace, run_id: str) -> dict[str, Any]:
 
 
 def _events(span: Span) -> list[dict[str, Any]]:
-    """What happened when; a problem is an exception, because viewers mark spans that have one."""
+    """The moments of a span; a problem is an exception, because viewers mark spans that have one."""
     events: list[tuple[str, int, dict[str, str]]] = [(name, at, {}) for name, at in span.moments.items()]
     if span.problem is not None:
         kind = span.problem.partition(":")[0]
@@ -126,13 +126,15 @@ def _assessments(trace: Trace, run_id: str, at: int) -> list[Any]:
         "create_time_ms": at,
         "last_update_time_ms": at,
     }
-    found: list[Any] = [Feedback(name=name, value=value, **common) for name, value in trace.values.items()]
+    assessments: list[Any] = [
+        Feedback(name=name, value=value, **common) for name, value in trace.values.items()
+    ]
     if trace.gold is not None:
-        found.append(Expectation(name="gold", value=trace.gold, **common))
-    for assessment in found:
+        assessments.append(Expectation(name="gold", value=trace.gold, **common))
+    for assessment in assessments:
         digest = _hash(16, run_id, trace.episode_id, assessment.name).hex()
         assessment.assessment_id = f"a-{digest}"
-    return found
+    return assessments
 
 
 def _preview(value: Any) -> str | None:

@@ -101,17 +101,17 @@ def _check_host(host: str, anyone: bool) -> None:
         loopback = False
     if not loopback and not anyone:
         raise UsageError(
-            f"--host {host}: whoever reaches that address could read and change the record, for MLflow asks "
-            "for no password; use 127.0.0.1 and an SSH tunnel, or add --anyone"
+            f"--host {host}: everybody who reaches that address could read and change the record, as MLflow "
+            "asks for no password; use 127.0.0.1 and an SSH tunnel, or add --anyone"
         )
 
 
 def _free_port(host: str, port: int | None) -> int:
     ports = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else [port]
     for candidate in ports:
-        found = _bound(host, candidate)
-        if found is not None:
-            return found
+        free = _bound(host, candidate)
+        if free is not None:
+            return free
     remedy = "leave --port out for one that is free" if port is not None else "name another with --port"
     raise UsageError(f"port {ports[0]} of {host} is taken; {remedy}")
 

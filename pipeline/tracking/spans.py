@@ -131,7 +131,7 @@ def _turn_span(turn: Row, earned: Mapping[str, Any], epoch: int, last: float) ->
 
 
 def _speak(span: Span, turn: Row) -> None:
-    """What an llm turn was asked and said, in the form that viewers show as a conversation."""
+    """Set the prompt and the reply of an llm turn, in the form that viewers show as a conversation."""
     messages = _value(turn["messages"])
     span.inputs = {"messages": messages} if messages is not None else None
     if turn["response_text"] is not None:
@@ -168,13 +168,13 @@ def _widen(above: Span, branches: Mapping[str, Span], turn: Span) -> None:
 
 def _earned(*tables: Iterable[Row]) -> dict[int, dict[str, Any]]:
     """By turn, the columns of rewards and credit that say something of it."""
-    found: dict[int, dict[str, Any]] = {}
+    earned: dict[int, dict[str, Any]] = {}
     for row in (row for table in tables for row in table):
         values = {c: v for c, v in row.items() if c in _EARNED and v is not None}
         if parts := values.get("reward_parts"):
             values["reward_parts"] = {p["name"]: p["value"] for p in parts}
-        found.setdefault(row["turn_index"], {}).update(values)
-    return found
+        earned.setdefault(row["turn_index"], {}).update(values)
+    return earned
 
 
 def _values(earned: Iterable[Mapping[str, Any]]) -> dict[str, float]:

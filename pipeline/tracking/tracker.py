@@ -1,4 +1,4 @@
-"""Where a run is recorded, and the values that it is told: a record of each iteration and each evaluation."""
+"""The tracker of a run, and the values that it takes: a record of each iteration or evaluation."""
 
 from __future__ import annotations
 

@@ -30,18 +30,18 @@ class Point:
 
 def points_of(run: Run) -> list[Point]:
     """Every finished iteration and evaluation of a run, in the order of steps."""
-    found: list[Point] = []
+    points: list[Point] = []
     for index, metrics in finished_metrics(run).items():
         names = [n for n in metrics if n == TEAM or n.endswith("/return_mean")]
-        found += [Point("train", name, index + 1, metrics[name]) for name in names]
+        points += [Point("train", name, index + 1, metrics[name]) for name in names]
     for result in evaluation_results(run):
-        found += [
+        points += [
             Point(
                 "evaluate", f"{result['split']}/{s['name']}", result["index"], s["mean"], s["low"], s["high"]
             )
             for s in result.get("scores", ())
         ]
-    return sorted(found, key=lambda p: (p.kind, p.name, p.step))
+    return sorted(points, key=lambda p: (p.kind, p.name, p.step))
 
 
 def curve_files(points: Iterable[Point], title: str) -> dict[str, bytes]:

@@ -53,8 +53,8 @@ def note_of(page: RenderableType, alarms: Sequence[Alarm]) -> str:
 
 def all_updates(tables: Mapping[str, TableRef]) -> pa.Table:
     """The `updates` tables of every model as one."""
-    found = [table.read() for name, table in tables.items() if name.partition("/")[0] == "updates"]
-    return pa.concat_tables([UPDATES.empty_table(), *found])
+    updates = [table.read() for name, table in tables.items() if name.partition("/")[0] == "updates"]
+    return pa.concat_tables([UPDATES.empty_table(), *updates])
 
 
 def update_summaries(tables: Mapping[str, TableRef]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """How every plot looks: one style, in one place.
 
-Series differ by colour, dashes and marker at once, so that they are told apart by the colour-blind, in
-grey and on paper. Lines carry their names at their right ends. The same data gives the same bytes.
+Series differ by colour, dashes and marker at once, so that the colour-blind can tell them apart, in
+grey and on paper. Lines carry their names at their right ends. Equal data gives equal bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LABEL_POINTS: Final = 11.0  # from one name at the right edge to the next
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Of one series, the same in every panel and every plot of it."""
+    """The look of one series, which is the same in every panel and every plot."""
 
     colour: str
     dashes: Any
@@ -133,7 +133,7 @@ def marker_keys(axes: Any, look: Mapping[str, Look]) -> None:
 
 
 def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]:
-    """Of an axis that shows all values with some room: for lines whose bands may be far wider."""
+    """The limits of an axis that shows all values with some room: for lines whose bands may be far wider."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return 0.0, 1.0
@@ -143,7 +143,7 @@ def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]
 
 
 def whole_steps(axes: Any) -> None:
-    """Ticks at whole numbers only: there is no iteration 2.5."""
+    """Put ticks at whole numbers only, as iterations are counted."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -187,10 +187,10 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     for k in reversed(range(len(places))):
         places[k] = min(places[k], ceiling)
         ceiling = places[k] - gap
-    found = [0.0] * len(order)
+    spaced = [0.0] * len(order)
     for place, i in zip(places, order, strict=True):
-        found[i] = place
-    return found
+        spaced[i] = place
+    return spaced
 
 
 def shorten(name: str, most: int = 30) -> str:

@@ -28,7 +28,7 @@ _JOINERS: Final = frozenset("\u200c\u200d")  # part of words and emoji in many s
 
 @dataclass(frozen=True, slots=True)
 class IterationView:
-    """What the summary of one iteration says. `where` are the last lines: a label and a place each."""
+    """The values in the summary of one iteration. `where` are the last lines: a label and a place each."""
 
     run: str
     iteration: int
@@ -71,7 +71,7 @@ def summary(view: IterationView) -> RenderableType:
 
 
 def summary_dict(view: IterationView) -> dict[str, Any]:
-    """The same as plain values for `--json`."""
+    """The summary as plain values, for `--json`."""
     return plain(
         {
             "run": view.run,

@@ -1,4 +1,4 @@
-"""What `show` prints of a stored iteration, evaluation or replay: its summary and some of its episodes."""
+"""The pages of `show` for a stored iteration, evaluation or replay: its summary and some of its episodes."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def stored_view(shelf: Shelf, place: Place) -> IterationView:
     """The summary of what is stored, computed from its tables."""
     run, index = shelf.run, place.index
     # the tables of a replay are partly its run's, whose stages took their time then
-    own = [m for m in place.manifests if m.stage not in place.inherited]
-    seconds = {m.stage: m.seconds for m in own}
+    made_here = [m for m in place.manifests if m.stage not in place.inherited]
+    seconds = {m.stage: m.seconds for m in made_here}
     accounts = [a for m in place.manifests for a in m.accounts]
-    notes = [n for m in own for n in m.notes]
+    notes = [n for m in made_here for n in m.notes]
     if not place.finished:
         notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
     where = {"tables": place.store.folder.url}
@@ -93,7 +93,7 @@ def stored_alarms(run: Run, index: int) -> list[Alarm]:
 
 
 def _place(shelf: Shelf, index: int | None, episode: str | None) -> Place:
-    """The one asked for, that of the episode, or the newest."""
+    """The place of `index`, else the one that the episode is of, else the newest."""
     head = (episode or "").partition("/")[0]
     if index is None and head.isdigit():
         index = int(head)
@@ -101,10 +101,10 @@ def _place(shelf: Shelf, index: int | None, episode: str | None) -> Place:
 
 
 def _scores(place: Place) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(place.store.folder.read_text("result.json") or "{}").get(
+    scores: list[dict[str, Any]] = json.loads(place.store.folder.read_text("result.json") or "{}").get(
         "scores", []
     )
-    return found
+    return scores
 
 
 def _found(place: Place, title: str, episode: str, full: bool) -> Played:

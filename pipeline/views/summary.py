@@ -78,13 +78,13 @@ class TrainingLog:
         self.alarms = set(now)
 
 
-def print_evaluation(found: Evaluated, *, as_json: bool = False) -> None:
+def print_evaluation(evaluated: Evaluated, *, as_json: bool = False) -> None:
     """Print the scores of one evaluation, and where its tables are."""
-    data = found.as_dict()
-    table = evaluation_table(found.split, found.index, data["scores"], data["episodes"])
-    notes = [Text(f"  note: {visible(note)}", "yellow") for note in found.done.notes]
-    where = places({"  tables": found.folder})
-    print_pages([table, *notes, where], data | {"folder": found.folder}, as_json)
+    data = evaluated.as_dict()
+    table = evaluation_table(evaluated.split, evaluated.index, data["scores"], data["episodes"])
+    notes = [Text(f"  note: {visible(note)}", "yellow") for note in evaluated.done.notes]
+    where = places({"  tables": evaluated.folder})
+    print_pages([table, *notes, where], data | {"folder": evaluated.folder}, as_json)
 
 
 def places_of(run: Run, iteration: int, link: str | None) -> dict[str, str]:

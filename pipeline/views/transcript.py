@@ -19,7 +19,7 @@ from pipeline.store.episodes import Played, Row
 from pipeline.views.render import number, plain, visible
 from workflows.trajectory import OK, TURN_KEYS
 
-MAX_CHARACTERS: Final = 600  # of one text, unless all of it is asked for
+MAX_CHARACTERS: Final = 600  # of one text, unless --full shows all of it
 _INDENT: Final = 4
 JSON_COLUMNS: Final = frozenset(
     {"inputs", "gold", "messages", "parsed", "sampling", "cut", "tool_request", "tool_result", "team_version"}
@@ -38,7 +38,7 @@ def transcript(played: Played, *, full: bool = False) -> RenderableType:
 
 
 def transcript_dict(played: Played) -> dict[str, Any]:
-    """The same for `--json`: JSON columns decoded, reward and credit beside each turn."""
+    """One episode as plain values, for `--json`: JSON columns decoded, reward and credit beside each turn."""
     rewards_of, credit_of = _by_turn(played.rewards), _by_turn(played.credit)
     turns = []
     for turn in sorted(played.turns, key=lambda t: t["turn_index"]):
@@ -89,7 +89,7 @@ def _head(episode: Row, evaluation: Row | None) -> Text:
 
 def _task(task: Row | None, full: bool) -> RenderableType:
     if task is None:
-        return Text("its task is not at hand", "dim")
+        return Text("the table of tasks is not here, so the task is not shown", "dim")
     fields = _Fields(full)
     for name, value in (_decoded("inputs", task["inputs"]) or {}).items():
         fields.add(name, value)

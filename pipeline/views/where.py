@@ -28,7 +28,7 @@ from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 from workflows.trajectory import CREDIT, OK, REWARDS, TURN_KEYS, TURNS, schema_of
 
-LISTED: Final = 20  # turns, unless told otherwise
+LISTED: Final = 20  # turns, unless --episodes says another number
 _WIDTH: Final = 76  # characters of a reply in a list
 FAILED: Final = "failed"  # why an episode of an evaluation counts as 0
 _TOKENS: Final = ("prompt_token_ids", "response_token_ids", "behaviour_logprobs")
@@ -141,8 +141,8 @@ def _scores(evaluation: TableRef, index: int, metrics: Mapping[str, str]) -> pl.
     rows = []
     for row in evaluation.read_part(index, ["episode_id", "failed", "values"]).to_pylist():
         values = scores_of(row)
-        found = {column: values.get(name) for name, column in metrics.items()}
-        rows.append({"episode_id": row["episode_id"], FAILED: row["failed"], **found})
+        row_scores = {column: values.get(name) for name, column in metrics.items()}
+        rows.append({"episode_id": row["episode_id"], FAILED: row["failed"], **row_scores})
     kinds = {"episode_id": pl.String, FAILED: pl.String} | dict.fromkeys(metrics.values(), pl.Float64)
     return pl.DataFrame(rows, schema=kinds)
 
@@ -153,13 +153,13 @@ def _chosen(
     for index in range(len(tables["turns"].parts) if "turns" in tables else 0):
         frame = joined(tables, index, metrics)
         try:
-            found = frame.filter(condition)
+            chosen = frame.filter(condition)
         except pl.exceptions.PolarsError as error:
             raise UsageError(
                 f"--where does not work on these columns: {_first_line(error)}; it must be true or false for "
                 "each turn"
             ) from None
-        yield from found.sort(TURN_KEYS).iter_rows(named=True)
+        yield from chosen.sort(TURN_KEYS).iter_rows(named=True)
 
 
 def _pages(

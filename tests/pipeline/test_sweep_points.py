@@ -80,7 +80,7 @@ def test_a_comma_within_a_value_is_the_values_own(text: str, values: list[str]) 
     ("call", "said"),
     [
         (lambda: points(), "nothing to sweep over"),
-        (lambda: points("full,seperate"), r"'seperate' is no sharing regime; did you mean 'separate'"),
+        (lambda: points("full,seperate"), r"'seperate' is not a sharing regime; did you mean 'separate'"),
         (lambda: points("full,,separate"), "empty entry"),
         (lambda: points("full,full"), "two points .* 'full'"),
         (lambda: points("groups"), r"no \[sharing\] groups"),
@@ -92,7 +92,7 @@ def test_a_comma_within_a_value_is_the_values_own(text: str, values: list[str]) 
         (lambda: points(grid=("run.seed=1,2",)), "seeds are --seeds"),
         (lambda: points("full", own=("adapters:a.b=1",)), "one of the regimes of this sweep: full"),
         (lambda: at(points(grid=("ppo.lerning_rate=1",))[0]), "did you mean 'learning_rate'"),
-        (lambda: seeds_of("0,x", 0), "'x' is no whole number"),
+        (lambda: seeds_of("0,x", 0), "'x' is not a whole number"),
         (lambda: seeds_of("0,0", 0), "a seed twice"),
     ],
 )

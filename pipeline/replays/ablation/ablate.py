@@ -78,12 +78,12 @@ def ablate(
     agreement = agreement_of(pl.concat(numbers), tuple(plans), shown)
     first = next(iter(plans.values()))
     folder = first.ablation
-    found = Ablation(first.source, folder, replays, tuple(indices), agreement, time.monotonic() - began)
+    ablation = Ablation(first.source, folder, replays, tuple(indices), agreement, time.monotonic() - began)
     write_bytes(f"{folder.url}/episodes.parquet", parquet_bytes(agreement.episodes.to_arrow()))
     for name, data in ablation_files(agreement).items():
         write_bytes(f"{folder.url}/{name}", data)
     folder.write_text("ablation.json", store.dump(agreement.as_dict() | {"iterations": list(indices)}))
-    return found
+    return ablation
 
 
 def _with_name(name: str, on_done: Callable[[str], None]) -> Callable[[str], None]:

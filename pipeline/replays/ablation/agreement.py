@@ -21,7 +21,7 @@ Matrix = Mapping[tuple[str, str], float | None]  # by pair of variants, each pai
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What `agreement_of` found.
+    """How alike variants credit the same turns; made by `agreement_of`.
 
     - `roles`: a row for each variant and role: turns, mean return with its interval (`_intervals`), mean
       and mean absolute advantage.
@@ -131,13 +131,13 @@ def _intervals(numbers: pl.DataFrame, variant: str) -> pl.DataFrame:
     squares = ((pl.col("total") - mean * pl.col("n")) ** 2).sum()
     error = (squares * count / (count - 1)).sqrt() / pl.col("n").sum()
     rows = sums.sort("role", "episode_id").group_by("role").agg(groups=count, mean=mean, error=error)
-    found = []
+    intervals = []
     for role, groups, value, spread in rows.iter_rows():
         half = students_t(groups - 1) * spread if groups > 1 else None
         low, high = (None, None) if half is None else (value - half, value + half)
-        found.append({"role": role, "return_low": low, "return_high": high})
+        intervals.append({"role": role, "return_low": low, "return_high": high})
     kinds = {"role": pl.String, "return_low": pl.Float64, "return_high": pl.Float64}
-    return pl.DataFrame(found, schema=kinds)
+    return pl.DataFrame(intervals, schema=kinds)
 
 
 def _disputed(episodes: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:

@@ -16,45 +16,48 @@ _NOTE: Final = (
 )
 
 
-def ablation_files(found: Agreement) -> dict[str, bytes]:
+def ablation_files(agreement: Agreement) -> dict[str, bytes]:
     """By file name: the picture, and the numbers behind its two panels."""
     rows = [
         [what, one, other, value]
-        for what, matrix in (("episode_returns", found.returns), ("turn_advantages", found.advantages))
+        for what, matrix in (
+            ("episode_returns", agreement.returns),
+            ("turn_advantages", agreement.advantages),
+        )
         for (one, other), value in matrix.items()
     ]
     return {
-        "ablation.png": _png(found),
+        "ablation.png": _png(agreement),
         "correlations.csv": csv_bytes(("of", "variant", "other", "spearman"), rows),
-        "roles.csv": found.roles.write_csv().encode(),
+        "roles.csv": agreement.roles.write_csv().encode(),
     }
 
 
-def _png(found: Agreement) -> bytes:
-    count, roles = len(found.variants), found.roles["role"].unique(maintain_order=True).to_list()
+def _png(agreement: Agreement) -> bytes:
+    count, roles = len(agreement.variants), agreement.roles["role"].unique(maintain_order=True).to_list()
     left = 1.3 + 0.62 * count
     height = 1.2 + max(0.62 * count, len(roles) * max(0.5, 0.2 * count))
-    look = looks(found.variants)
+    look = looks(agreement.variants)
 
     def paint(figure: Any) -> None:
         correlations, means = figure.subplots(1, 2, width_ratios=[left, 5.6])
-        _heat_map(correlations, found)
-        _means(means, found, roles, look)
+        _heat_map(correlations, agreement)
+        _means(means, agreement, roles, look)
 
     return draw(left + 6.4, height, paint, note=_NOTE)
 
 
-def _heat_map(axes: Any, found: Agreement) -> None:
+def _heat_map(axes: Any, agreement: Agreement) -> None:
     """Blue is alike, orange the reverse; each cell has its number, so that no one needs the colours."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
     colours = LinearSegmentedColormap.from_list("alike", [COLOURS[1], "#ffffff", COLOURS[0]])
-    names = found.variants
+    names = agreement.variants
     for row, one in enumerate(names):
         for column, other in enumerate(names):
             pair = (names[min(row, column)], names[max(row, column)])
-            matrix = found.advantages if row > column else found.returns
+            matrix = agreement.advantages if row > column else agreement.returns
             value = None if row == column else matrix[pair]
             colour = _EMPTY if value is None else colours((value + 1) / 2)
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, edgecolor="white"))
@@ -74,12 +77,12 @@ def _heat_map(axes: Any, found: Agreement) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _means(axes: Any, found: Agreement, roles: list[str], look: Mapping[str, Look]) -> None:
+def _means(axes: Any, agreement: Agreement, roles: list[str], look: Mapping[str, Look]) -> None:
     """The mean return of each role under each variant."""
-    count, shown = len(found.variants), []
-    rows = {(r["variant"], r["role"]): r for r in found.roles.iter_rows(named=True)}
+    count, shown = len(agreement.variants), []
+    rows = {(r["variant"], r["role"]): r for r in agreement.roles.iter_rows(named=True)}
     for place, role in enumerate(roles):
-        for nth, variant in enumerate(found.variants):
+        for nth, variant in enumerate(agreement.variants):
             row = rows.get((variant, role))
             if row is None or row["return_mean"] is None:
                 continue

@@ -38,7 +38,7 @@ def read_variants(path: str) -> dict[str, Mapping[str, Any]]:
     if len(variants) < 2 or not all(isinstance(v, dict) for v in variants.values()):
         raise UsageError(
             f"{path}: an ablation compares two or more variants, each a [variants.<name>] table of settings; "
-            f"found {', '.join(variants) or 'none'}; an empty table is the run as it is"
+            f"the file has {', '.join(variants) or 'none'}; an empty table is the run as it is"
         )
     for name in variants:
         if not LABEL.fullmatch(name):
