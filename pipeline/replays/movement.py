@@ -35,7 +35,7 @@ class Movement:
         return Movement(_added([m.turns for m in several]), _added([m.tokens for m in several]))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a role: counts, means before and after, how alike they are; None where there is no value."""
+        """One row a role: counts, means before and after, how alike they are; None for a missing value."""
         tokens = {row["role"]: row for row in self.tokens.iter_rows(named=True)}
         return [_row(sums, tokens.get(sums["role"])) for sums in self.turns.iter_rows(named=True)]
 
