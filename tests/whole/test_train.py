@@ -164,7 +164,7 @@ def test_overfitting_plays_one_group_again_and_again(scripted: Settings) -> None
 def test_settings_of_an_evaluation_that_can_not_work_are_refused(scripted: Settings) -> None:
     for section, message in (
         ({"samples": 4}, "samples = 4 at temperature 0"),
-        ({"best": "token_f2"}, "best = 'token_f2' is no metric.*token_f1"),
+        ({"best": "token_f2"}, "best = 'token_f2' is not a metric.*token_f1"),
         ({"split": "deb"}, "no split 'deb'.*dev"),
         ({"tasks": 10**6}, "can't take 1000000 tasks"),
     ):
