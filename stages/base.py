@@ -37,14 +37,6 @@ class Account:
                 f"excluded {self.excluded or 'none'}; this is a fault in the stage, please report it"
             )
 
-    def merge(self, other: Account) -> Account:
-        excluded = dict(self.excluded)
-        for reason, count in other.excluded.items():
-            excluded[reason] = excluded.get(reason, 0) + count
-        return Account(
-            self.boundary, self.unit, self.rows_in + other.rows_in, self.rows_out + other.rows_out, excluded
-        )
-
 
 @dataclass(slots=True)
 class StageResult:

@@ -5,6 +5,7 @@ A trainer's start is imports, one core's work: 19 s without this on a slow proce
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -27,7 +28,8 @@ def import_trainer_libraries() -> None:
     the compiler that it loads for an optimizer which is never made (Muon).
 
     What was imported lives as long as the process, so garbage collection is told to pass it over:
-    DeepSpeed collects four times while it starts, half a second each otherwise.
+    DeepSpeed collects four times while it starts, half a second each otherwise. When the process ends,
+    the pass is taken back: Triton prints a page of what it calls leaks about objects that stay to the end.
     """
     if "deepspeed" in sys.modules:
         return
@@ -36,6 +38,7 @@ def import_trainer_libraries() -> None:
         import deepspeed.runtime.zero.muon.original_muon  # noqa: F401
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @contextmanager

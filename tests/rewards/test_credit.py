@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rewards.credit.assign import credit_turns
 from rewards.credit.group_relative import GroupRelative
 from rewards.credit.returns import add_return
+from rewards.loading import load_credit
 from tests.support.tables import assign_credit
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURNS, rows_to_table
@@ -159,6 +160,11 @@ def test_a_single_episode_gets_zero_and_is_counted() -> None:
         "groups_without_signal": 1,
         "groups_of_one_episode": 1,
     }
+
+
+def test_a_group_whose_advantages_come_later_token_by_token_is_not_silent() -> None:
+    tables = rollout({("t", 0): [("r", "s", 1.0)], ("t", 1): [("r", "s", 1.0)]})
+    assert credit_turns(*tables, load_credit("none", {})).groups["groups_without_signal"] == 0
 
 
 def test_two_tasks_are_two_groups() -> None:

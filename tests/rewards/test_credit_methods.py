@@ -5,6 +5,7 @@ import pickle
 from collections import defaultdict
 from statistics import NormalDist, stdev
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -204,11 +205,13 @@ def test_a_running_baseline_is_the_mean_of_earlier_iterations(parts, kind) -> No
                 means[role], counts[role] = mean, n
             elif kind == "ema":
                 means[role] = 0.5 * means[role] + 0.5 * mean
+                counts[role] = 0.5 * counts[role] + n  # what is forgotten counts for less
             else:
                 counts[role] += n
                 means[role] += (mean - means[role]) * n / counts[role]
         assert before["key"].to_list() == sorted(means)
         assert before["mean"].to_list() == pytest.approx([means[r] for r in sorted(means)], abs=1e-9)
+        assert before["count"].to_list() == pytest.approx([counts[r] for r in sorted(means)])
         assert before.to_arrow().cast(BASELINES).schema == BASELINES
 
 
@@ -222,8 +225,6 @@ def test_a_role_that_pauses_keeps_its_baseline() -> None:
 @law
 @given(st.lists(st.lists(st.floats(-9, 9, width=32), max_size=6), max_size=5))
 def test_moments_of_parts_merge_to_those_of_the_whole(parts) -> None:
-    import numpy as np
-
     whole = Moments.of(np.array([v for part in parts for v in part]))
     total = Moments()
     for part in parts:
@@ -231,6 +232,15 @@ def test_moments_of_parts_merge_to_those_of_the_whole(parts) -> None:
     assert (total.count, total.low, total.high) == (whole.count, whole.low, whole.high)
     assert (total.mean, total.squares) == pytest.approx((whole.mean, whole.squares), abs=1e-6)
     assert merged([]) == {}
+
+
+@pytest.mark.parametrize("number", [0.1, 1 / 3, -7.7])
+def test_equal_numbers_have_no_deviation_whatever_their_mean_rounds_to(number) -> None:
+    for count in (3, 6, 7, 11):
+        values = np.full(count, number)
+        moments = Moments.of(values).merge(Moments.of(values[:2]))
+        assert moments.deviation == 0.0
+        assert moments.whiten(values).tolist() == [0.0] * count
 
 
 # What is imitated, and what is left out.

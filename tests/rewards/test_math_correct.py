@@ -10,6 +10,7 @@ import pytest
 
 from rewards.base import PlayedEpisode
 from rewards.format import Format
+from rewards.grading.math_pool import GradingError
 from rewards.loading import load_reward
 from rewards.math_correct import MathCorrect
 from workflows.errors import UsageError
@@ -114,7 +115,7 @@ def test_a_task_without_a_gold_that_can_be_matched_is_no_zero(answers: Any) -> N
 
 def test_an_answer_that_can_not_be_compared_is_no_zero_unless_another_gold_settles_it() -> None:
     giant = "9^{9^{9^{9}}}"
-    with pytest.raises(Exception, match="too large"):
+    with pytest.raises(GradingError, match="too large"):
         reward(said(final=giant))
     assert reward(said(final=giant), ("5", giant)) == [1.0] * 4
 

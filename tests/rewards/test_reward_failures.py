@@ -54,6 +54,18 @@ def test_a_reward_that_fails_costs_one_episode_and_says_which_reward(answer, why
     assert len({kind_of(r["no_reward_reason"]) for k, r in rows.items() if k[0] == "t/0"}) == 1
 
 
+def test_a_kind_is_a_reason_up_to_its_details() -> None:
+    assert kind_of("reward 'a:b' failed: KeyError: 'c'") == "reward 'a:b' failed"
+    assert kind_of("episode timeout") == "episode timeout"
+
+
+def test_of_two_rewards_that_fail_the_first_is_the_reason() -> None:
+    items = [WeightedReward(name, 1.0, Returns(KeyError(name))) for name in ("b", "a")]
+    for rewards in (items, items[::-1]):
+        rows = score([llm(0)], rewards=WeightedRewards(tuple(rewards)))
+        assert f"reward {rewards[0].name!r} failed" in rows["t/0", 0]["no_reward_reason"]
+
+
 def test_numbers_of_any_library_and_lazy_ones_are_numbers() -> None:
     for answer in (
         np.array([1.0, 0.5]),

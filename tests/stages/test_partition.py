@@ -77,6 +77,13 @@ def test_steps_are_even_in_rows_and_ranks_in_tokens(lengths, cut) -> None:
         assert max(loads.values()) - min(loads.values()) <= step["num_tokens"].max()
 
 
+def test_ranks_share_tokens_and_not_rows() -> None:
+    lengths = [(0, 60), (0, 20), (0, 20), (0, 20)]
+    plan = plan_batches(frame_of(lengths), ranks=2, mini_batches=1, micro_batch_tokens=300, seed=0)
+    shares = [sorted(share["num_tokens"]) for share in plan.partition_by("rank")]
+    assert sorted(shares) == [[20, 20, 20], [60]]
+
+
 @law
 @given(LENGTHS, CUT, st.integers(0, 99))
 def test_the_order_of_the_rows_does_not_matter(lengths, cut, seed) -> None:

@@ -1,0 +1,94 @@
+"""What finished updates say: a model's version, what took it there, silence, and checkpoints to keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.run import Manifest, Run
+from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
+from stages.tables.parquet import TableRef
+from workflows.trajectory import PARTITION, SCORES
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Five iterations: `a` moves in 0, 2 and 4, had no signal in 1, is unfinished in 3; `b` never moves."""
+    run = Run(str(tmp_path), "r")
+    for index, before, after in ((0, 0, 1), (1, 1, 1), (2, 1, 2), (4, 2, 3)):
+        update(run, index, "a", before, after)
+    for index in range(5):
+        update(run, index, "b", 0, 0)
+    return run
+
+
+def update(run: Run, index: int, model_id: str, before: int, after: int) -> None:
+    inputs = {f"partition/{model_id}": "", f"scores/{model_id}": ""}
+    moved = {"version_before": before, "version_after": after}
+    manifest = Manifest(f"update/{model_id}", index, {}, inputs, {}, {}, [], moved, [], 1.0)
+    run.iteration(index).folder.write_text(f"updates/{model_id}/manifest.json", manifest.to_json())
+
+
+def tables_of(index: int) -> dict[str, TableRef]:
+    schemas = {"partition": PARTITION, "scores": SCORES}
+    return {
+        f"{kind}/{model_id}": TableRef(f"{kind}/{model_id}", f"{index}", schema, ())
+        for model_id in ("a", "b")
+        for kind, schema in schemas.items()
+    }
+
+
+def test_a_model_is_at_the_version_of_its_newest_finished_update(run: Run) -> None:
+    def version(indices: range, model_id: str = "a") -> int | None:
+        return newest_version((run.iteration(index) for index in indices), model_id)
+
+    assert version(range(4, -1, -1)) == 3
+    assert version(range(3, -1, -1)) == 2
+    assert version(range(1, -1, -1)) == 1
+    assert version(range(4, -1, -1), "b") == 0
+    assert version(range(4, -1, -1), "c") is None
+
+
+def test_updates_that_are_made_again_are_those_that_moved_the_model_from_a_version_on(run: Run) -> None:
+    def since(version: int, model_id: str = "a") -> list[int]:
+        places = (run.iteration(index) for index in range(5))
+        return [index for index, _ in updates_since(places, model_id, version, tables_of)]
+
+    assert [since(version) for version in range(4)] == [[0, 2, 4], [2, 4], [4], []]
+    assert since(0, "b") == []
+    ((_, arguments),) = updates_since([run.iteration(4)], "a", 2, tables_of)
+    assert {name: (table.name, table.folder) for name, table in arguments.items()} == {
+        "partition": ("partition/a", "4"),
+        "scores": ("scores/a", "4"),
+    }
+
+
+def test_iterations_are_silent_if_none_of_so_many_moved_any_model(run: Run) -> None:
+    def silent(newest: int, count: int, *models: str) -> bool:
+        return are_silent((run.iteration(index) for index in range(newest, -1, -1)), models, count)
+
+    assert silent(1, 1, "a", "b")
+    assert not silent(1, 2, "a", "b")  # iteration 0 moved a
+    assert silent(1, 2, "b")
+    assert silent(4, 5, "b")
+    assert not silent(4, 6, "b")  # there are no six
+    assert not silent(4, 1, "b", "a")
+
+
+def test_newest_whole_checkpoints_and_named_versions_are_kept(tmp_path: Path) -> None:
+    run = Run(str(tmp_path), "r")
+    whole = {"files": [{"name": "model.safetensors"}, {"name": "trainer/0.pt"}]}
+    weights = {"files": [{"name": "model.safetensors"}]}
+    for version, manifest in ((1, whole), (2, weights), (9, whole), (10, whole), (11, weights), (12, None)):
+        folder = f"checkpoints/a/{version:05d}"
+        run.folder.write_text(f"{folder}/model.safetensors", "")
+        if manifest:
+            run.folder.write_text(f"{folder}/manifest.json", json.dumps(manifest))
+    assert run.checkpoint_versions("a") == [1, 9, 10]
+    assert run.weights_versions("a") == [1, 2, 9, 10, 11]
+    prune_checkpoints(run, "a", 2, {1, 11, None})
+    assert run.checkpoint_folders("a") == [1, 9, 10, 11]
+    prune_checkpoints(run, "a", 1, set())
+    assert run.checkpoint_folders("a") == [10]
