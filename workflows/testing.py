@@ -29,6 +29,7 @@ from workflows.playing.record import Played
 from workflows.roles import RoleSettings
 from workflows.script import AnyWorkflow
 from workflows.steps import Tool
+from workflows.trajectory import clean_text
 
 Reply = Callable[[Sequence[Message], Sampling], str]
 """What a scripted model says to a chat. It may use `sampling.seed`, and nothing else that varies."""
@@ -60,7 +61,7 @@ class ScriptedModel:
         self.max_model_len = max_model_len
 
     def encode(self, text: str) -> list[int]:
-        ids, i = [], 0
+        text, ids, i = clean_text(text), [], 0
         while i < len(text):
             if (pair := _PAIRS.get(text[i : i + 2])) is not None:
                 ids.append(pair)
@@ -105,7 +106,7 @@ class ScriptedModel:
             raise InfraError(
                 f"{len(prompt_token_ids)} + {sampling.max_tokens} tokens exceed {self.max_model_len}"
             )
-        text = self._reply(self.messages(prompt_token_ids), sampling)
+        text = clean_text(self._reply(self.messages(prompt_token_ids), sampling))
         ends = [text.index(s) + len(s) for s in sampling.stop if s in text]
         ids = self.encode(text[: min(ends)]) if ends else [*self.encode(text), _END]
         cut = len(ids) > sampling.max_tokens

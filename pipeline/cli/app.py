@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -91,6 +91,7 @@ def _guarded() -> int:
     from pipeline.run.signals import Stopped, stop_behind
 
     try:
+        _check_arguments(sys.argv[1:])
         command_line()(prog_name=SCRIPT if started_as_script() else program())
     except UsageError as error:
         return _fail(error, 2)
@@ -108,6 +109,13 @@ def _guarded() -> int:
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 1
     return 0
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not UTF-8: names made of them could be written nowhere."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(f"the argument {argument!a} is not UTF-8; give it in UTF-8")
 
 
 def _fail(message: object, code: int) -> int:

@@ -12,6 +12,7 @@ import tomlkit
 from pipeline.settings.schema import Settings
 from pipeline.settings.section import validate
 from workflows.errors import UsageError
+from workflows.trajectory import clean_text
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -48,7 +49,7 @@ def read_toml(data: bytes, where: str) -> dict[str, Any]:
         UsageError: the data is not TOML in UTF-8; `where` names the file.
     """
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: not valid TOML: {error}; correct the file at that place") from None
 
@@ -59,8 +60,26 @@ def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
     Raises:
         UsageError: every key that is unknown or whose value is not as declared.
     """
+    _refuse_surrogates(raw, where)
     settings: Settings = validate(Settings, raw, where)
     return settings
+
+
+def _refuse_surrogates(value: Any, where: str, key: str = "") -> None:
+    """Refuse text that no file can hold: bytes of a command line that are not UTF-8 arrive as such."""
+    if isinstance(value, str):
+        if value != clean_text(value):
+            raise UsageError(
+                f"{where}: {key or 'a key'} = {value!a} has characters that are not UTF-8 (lone surrogates); "
+                "give it in UTF-8"
+            )
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            _refuse_surrogates(str(name), where, f"a key of {key or 'the settings'}")
+            _refuse_surrogates(each, where, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for place, each in enumerate(value):
+            _refuse_surrogates(each, where, f"{key}.{place}")
 
 
 def settings_toml(settings: Settings) -> str:

@@ -23,6 +23,7 @@ from stages.weights.chat import ChatRenderer
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
 from workflows.plugins import content_hash
+from workflows.trajectory import clean_text
 
 _OPTIONS = ("file",)
 
@@ -124,7 +125,7 @@ def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
         )
     try:
         with fsspec.open(path, "rb") as file:
-            text = file.read().decode("utf-8")
+            text = file.read().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError, ImportError) as error:
         raise UsageError(f"the demonstrations in {path} can't be read: {error}") from None
     lines = enumerate(text.split("\n"), 1)
@@ -137,12 +138,17 @@ def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
 _EXPECTED = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
 
 
+def _cleaned(content: Any) -> Any:
+    """Text without lone surrogates, as prompts and task rows are; any other value as it is."""
+    return clean_text(content) if isinstance(content, str) else content
+
+
 def _demonstration(line: str, where: str) -> tuple[list[Message], str]:
     try:
         messages = json.loads(line)["messages"]
-        *before, last = [{"role": m["role"], "content": m["content"]} for m in messages]
+        *before, last = [{"role": m["role"], "content": _cleaned(m["content"])} for m in messages]
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{where} is no chat: {line[:120]!r}; expected {_EXPECTED}") from None
+        raise UsageError(f"{where} is not a chat: {line[:120]!r}; expected {_EXPECTED}") from None
     if not all(isinstance(v, str) for m in (*before, last) for v in m.values()):
         raise UsageError(f"{where} has a role or content that is no text; expected {_EXPECTED}")
     if not before or last["role"] != "assistant" or not last["content"]:

@@ -18,6 +18,7 @@ from stages.weights.control import ControlTokens
 from stages.weights.template import chat_template_of, compile_template, special_tokens_of
 from workflows.engine import Message
 from workflows.errors import UsageError
+from workflows.trajectory import clean_text
 
 
 class Renderer(Protocol):
@@ -76,6 +77,7 @@ class ChatRenderer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a reply's text, without the end of its turn. Special tokens that it spells are text."""
+        text = clean_text(text)
         if self._control.spelled_in(text):
             return self._control.encode_as_text(text)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -118,7 +120,7 @@ class ChatRenderer:
         return chat_template_of(Path(self.folder))
 
     def _text(self, messages: Sequence[Message], opened: bool = True) -> str:
-        return self._template(messages, opened, self.options)
+        return clean_text(self._template(messages, opened, self.options))
 
     @cached_property
     def _control(self) -> ControlTokens:

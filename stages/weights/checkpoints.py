@@ -165,7 +165,7 @@ def weight_files(path: Path) -> list[Path]:
 
 def read_json(file: Path, what: str = "it is needed") -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UsageError(f"{file.name} is missing in {file.parent}; {what}") from None
     except (ValueError, OSError) as error:

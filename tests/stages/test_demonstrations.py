@@ -79,9 +79,9 @@ def test_new_weights_change_the_version_and_not_what_is_said(tiny: str, tmp_path
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["{"], r"d.jsonl, line 1 is no chat: '\{'; expected \{\"messages\""),
-        ([chat("left"), "[]"], "line 2 is no chat"),
-        (['{"messages": []}'], "line 1 is no chat"),
+        (["{"], r"d.jsonl, line 1 is not a chat: '\{'; expected \{\"messages\""),
+        ([chat("left"), "[]"], "line 2 is not a chat"),
+        (['{"messages": []}'], "line 1 is not a chat"),
         (['{"messages": [{"role": "user", "content": 3}]}'], "has a role or content that is no text"),
         ([json.dumps({"messages": ASKED})], "line 1 does not end in an answer: its last of 1 messages"),
         ([chat("")], "line 1 does not end in an answer"),

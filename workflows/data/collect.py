@@ -32,7 +32,7 @@ from workflows.data.formats import (
 )
 from workflows.data.math_rows import known_set
 from workflows.data.rejects import Reject
-from workflows.data.rows import Broken, Reading, delimiter_hint, read_rows
+from workflows.data.rows import Broken, Reading, cleaned, delimiter_hint, read_rows
 from workflows.data.shapes import usual_shape
 from workflows.errors import DataError, UsageError, did_you_mean
 from workflows.plugins import load_object
@@ -257,7 +257,7 @@ def _source(draft: Draft, file: DataFile) -> str:
 def _loaded_by(loader: str, path: str) -> Iterator[tuple[int, Any]]:
     function = load_object(loader)
     try:
-        yield from enumerate(function(path), 1)
+        yield from ((number, cleaned(row)) for number, row in enumerate(function(path), 1))
     except UsageError:
         raise
     except Exception as error:

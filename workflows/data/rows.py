@@ -158,7 +158,7 @@ def _json(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
             if isinstance(decoded, dict) and isinstance(decoded.get("data"), list):
                 decoded = decoded["data"]
             rows = decoded if isinstance(decoded, list) else [decoded]
-            yield from ((number, _cleaned(row)) for number, row in enumerate(rows, 1))
+            yield from ((number, cleaned(row)) for number, row in enumerate(rows, 1))
             return
     file.seek(0)
     yield from _lines(file)
@@ -172,7 +172,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
 
 def _decode(line: bytes) -> Any:
     try:
-        return _cleaned(json.loads(line.decode("utf-8-sig"), parse_constant=_refuse))
+        return cleaned(json.loads(line.decode("utf-8-sig"), parse_constant=_refuse))
     except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
         return Broken(f"not JSON ({error})")
 
@@ -247,13 +247,14 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def _cleaned(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """A row in which no text has lone surrogates, which no file could hold."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return [cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+        return {clean_text(key): cleaned(item) for key, item in value.items()}
     return value
 
 
