@@ -37,6 +37,14 @@ class Account:
                 f"excluded {self.excluded or 'none'}; this is a fault in the stage, please report it"
             )
 
+    def merge(self, other: Account) -> Account:
+        """Both accounts of one boundary as one."""
+        excluded = dict(self.excluded)
+        for reason, count in other.excluded.items():
+            excluded[reason] = excluded.get(reason, 0) + count
+        rows_in, rows_out = self.rows_in + other.rows_in, self.rows_out + other.rows_out
+        return Account(self.boundary, self.unit, rows_in, rows_out, excluded)
+
 
 @dataclass(slots=True)
 class StageResult:
@@ -76,6 +84,7 @@ class Context:
     iteration: int
     progress: Progress = field(default_factory=Quiet)
     fleet: Fleet = NO_FLEET  # as much of it as the stage's lease names (`stages.lease`)
+    block: int = 0  # which part of the iteration, from 0
 
 
 class Stage(Protocol):
@@ -106,13 +115,16 @@ class Stage(Protocol):
     ) -> StageResult: ...
 
 
-def check_chain(stages: Sequence[Stage]) -> None:
+def check_chain(stages: Sequence[Stage], there: Mapping[str, pa.Schema] | None = None) -> None:
     """Refuse a list of stages in which an input is not an earlier stage's output of the same schema.
+
+    Args:
+        there: tables that are there before the first stage, by name.
 
     Raises:
         UsageError: naming the stage, the table and what is there instead; or a lease that there is not.
     """
-    known: dict[str, tuple[str, pa.Schema]] = {}
+    known = {table: ("an earlier block", schema) for table, schema in (there or {}).items()}
     written = {table: schema for stage in stages for table, schema in stage.outputs.items()}
     for stage in stages:
         leased(stage, None)

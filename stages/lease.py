@@ -21,7 +21,7 @@ LEASES: Final[tuple[Lease, ...]] = get_args(Lease)
 GIVES: Final[Mapping[Lease, tuple[str, ...]]] = {
     "none": (),
     "engine": ("players",),
-    "trainer": ("trainer", "checkpoint_uri", "checkpoint_is_due", "weights_changed"),
+    "trainer": ("trainer", "version_of", "checkpoint_uri", "checkpoint_is_due", "weights_changed"),
 }
 """The methods of a fleet that a lease gives."""
 
@@ -35,6 +35,10 @@ class Fleet(Protocol):
 
     def trainer(self, model_id: str) -> TrainerGroup:
         """The trainer of a model, at its newest version."""
+        ...
+
+    def version_of(self, model_id: str) -> int:
+        """The version that a model is at: after its newest finished update."""
         ...
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
@@ -67,6 +71,9 @@ class Leased:
 
     def trainer(self, model_id: str) -> TrainerGroup:
         return self._lent("trainer").trainer(model_id)
+
+    def version_of(self, model_id: str) -> int:
+        return self._lent("version_of").version_of(model_id)
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
         return self._lent("checkpoint_uri").checkpoint_uri(model_id, version)

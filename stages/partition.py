@@ -46,6 +46,10 @@ _ROW_COLUMNS: Final = (
     "response_token_ids",
     "behaviour_logprobs",
     "sampling",
+    "conversation",
+    "conversation_turn",
+    "act",
+    "option_logprobs",
 )
 _REWARD_COLUMNS: Final = (*TURN_KEYS, "reward")
 _CREDIT_COLUMNS: Final = (*TURN_KEYS, "return", "advantage", "excluded")

@@ -64,7 +64,7 @@ class RolloutStage:
         tasks = inputs["tasks"]
         receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + "/shards"
         shards = [
-            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder)
+            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block)
             for k in range(len(tasks.parts))
         ]
         finished = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]

@@ -19,7 +19,7 @@ from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model
-from workflows.trajectory import MODELS, UPDATE_MEASURES, UPDATES, rows_to_table, schema_of
+from workflows.trajectory import MODELS, UPDATES, rows_to_table, schema_of
 
 UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
@@ -29,7 +29,32 @@ UPDATE_ARGUMENTS: Final = {
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
 # Columns of the summary row that go into the manifest's metrics where they hold a number.
-_METRICS: Final = (*UPDATE_MEASURES, "version_before", "version_after")
+_METRICS: Final = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "kl_old",
+    "kl_reference",
+    "entropy",
+    "explained_variance",
+    "clip_fraction",
+    "dual_clip_fraction",
+    "importance_ratio_max",
+    "importance_weight_mean",
+    "importance_weight_max",
+    "importance_masked",
+    "sampler_gap_mean",
+    "sampler_gap_max",
+    "sampler_kl",
+    "gradient_norm",
+    "learning_rate",
+    "num_rows",
+    "num_tokens",
+    "num_forward_tokens",
+    "version_before",
+    "version_after",
+    "seconds",
+)
 
 
 class UpdateStage:
@@ -45,7 +70,7 @@ class UpdateStage:
     def __init__(
         self, model: Model, *, advantages: bool = False, scores: bool = False, off_policy: bool = False
     ) -> None:
-        self.model, self.off_policy = model, off_policy
+        self.model, self.off_policy, self._scores = model, off_policy, scores
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
@@ -57,6 +82,10 @@ class UpdateStage:
         self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS}
         self.places: Mapping[str, str] = {self._updates: "steps", self._models: "models"}
 
+    def reading(self, *, advantages: bool) -> UpdateStage:
+        """The same update, with or without a table of token advantages."""
+        return UpdateStage(self.model, advantages=advantages, scores=self._scores, off_policy=self.off_policy)
+
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
@@ -65,7 +94,8 @@ class UpdateStage:
         group = context.fleet.trainer(model_id)
         context.progress.start(f"update {model_id}", partition.rows * group.spec.epochs, "row")
         report: UpdateReport = group.update(
-            iteration=context.iteration,
+            version=context.fleet.version_of(model_id),
+            at=(context.iteration, context.block),
             on_progress=lambda rows, tokens: context.progress.advance(rows, tokens=tokens),
             off_policy=self.off_policy,
             **{UPDATE_ARGUMENTS[table.partition("/")[0]]: inputs[table] for table in self.inputs},
@@ -96,6 +126,7 @@ class UpdateStage:
             rows.append(
                 {
                     "iteration": report.iteration,
+                    "block": report.block,
                     "model_id": self.model.model_id,
                     "base_id": self.model.base_id,
                     "adapter": json.dumps(dict(adapter)) if adapter is not None else None,

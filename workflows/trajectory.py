@@ -21,7 +21,7 @@ import pyarrow as pa
 from workflows.vocabulary import NOT_THE_POLICYS_DOING as NOT_THE_POLICYS_DOING
 from workflows.vocabulary import Status
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _NAMED_VALUES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 _TOKEN_IDS = pa.list_(pa.int32())
@@ -45,9 +45,13 @@ TASKS: Final = pa.schema(
 
 _EPISODE_IDENTITY = [
     ("iteration", pa.int32()),
+    ("block", pa.int32()),  # which part of the iteration, from 0: see `pipeline.plan.blocks`
     ("split", pa.string()),
     ("task_id", pa.string()),
-    ("group_id", pa.string()),  # "{iteration:05d}/{task_id}"
+    (
+        "group_id",
+        pa.string(),
+    ),  # "{iteration:05d}/{task_id}"; "{iteration:05d}.{block}/{task_id}" after block 0
     ("sample", pa.int32()),
     ("episode_id", pa.string()),  # "{group_id}/{sample}"
 ]
@@ -105,6 +109,18 @@ TURNS: Final = pa.schema(
         ("origin", pa.string()),  # sampled, copied, replayed, probe, imported
         ("base_episode_id", pa.string()),
         ("replay_from_turn", pa.int32()),
+        # conversations: a role whose earlier turns of the episode stand in its prompt as chat messages
+        ("conversation", pa.string()),  # which one this turn goes on with; null outside of one
+        ("conversation_turn", pa.int32()),  # its place in that conversation, from 0
+        ("lineage", pa.string()),  # chain of prefixes: turns whose token ids extend each other share it
+        ("lineage_parent", pa.string()),  # the chain that this one was made from, e.g. by a summary
+        # acts: what a decision of a team led to; each act is a row, child of the turn that decided it
+        ("instance", pa.string()),  # which spawned play of a role; null for one that nobody spawned
+        ("decided_by", pa.int32()),  # turn_index of the turn that decided this act
+        ("recipients", pa.list_(pa.string())),  # instances that a message goes to
+        ("act_detail", pa.string()),  # JSON: the brief, budgets, the join, the span of tokens that decided it
+        ("option_logprobs", _NAMED_VALUES),  # of a decision: log-probability of each option, renormalised
+        ("modelled_at", pa.float64()),  # seconds by stated rates of tokens and tools, not by the clock
     ]
 )
 
@@ -119,6 +135,11 @@ EPISODES: Final = pa.schema(
         ("num_response_tokens", pa.int64()),
         ("started_at", pa.float64()),  # epoch seconds
         ("seconds", pa.float64()),
+        ("modelled_seconds", pa.float64()),  # length by stated rates of tokens and tools
+        # lineage: an episode that begins with turns of another one
+        ("base_episode_id", pa.string()),
+        ("replay_from_turn", pa.int32()),
+        ("num_copied_tokens", pa.int64()),  # response tokens of copied turns: no sampled tokens
     ]
 )
 
@@ -175,6 +196,10 @@ PARTITION: Final = pa.schema(
         ("reward", pa.float64()),
         ("return", pa.float64()),
         ("advantage", pa.float64()),
+        ("conversation", pa.string()),
+        ("conversation_turn", pa.int32()),
+        ("act", pa.string()),
+        ("option_logprobs", _NAMED_VALUES),
     ]
 )
 
@@ -234,17 +259,17 @@ UPDATES: Final = pa.schema(
         ("num_forward_tokens", pa.int64()),  # prompt and response tokens, without padding
         ("seconds", pa.float64()),
         ("skipped", pa.string()),  # null, or why no optimizer step was made
+        ("block", pa.int32()),
+        ("update_id", pa.string()),  # model, version before and hash of what was trained on
+        # schedules and trust regions
+        ("place", pa.int32()),  # of the updated unit in the order of its iteration, from 0
+        ("radius", pa.float64()),  # of the trust region, nats
+        ("divergence", pa.float64()),  # from the start of the block, in the radius's measure
+        ("decision", pa.string()),  # accepted, partly, rejected
+        ("kept_share", pa.float64()),  # of the step, after backtracking
+        ("candidate_version", pa.int32()),  # number of the weights that were judged
     ]
 )
-
-_UPDATE_KEYS: Final = {"iteration", "block", "step", "version_before", "version_after"}
-UPDATE_MEASURES: Final = tuple(
-    field.name
-    for field in UPDATES
-    if field.name not in _UPDATE_KEYS
-    and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
-)
-"""Columns of `UPDATES` that hold what was measured, in their order: the metrics of an update are these."""
 
 MODELS: Final = pa.schema(
     [
@@ -256,6 +281,7 @@ MODELS: Final = pa.schema(
         ("parent_version", pa.int32()),
         ("uri", pa.string()),
         ("hash", pa.string()),
+        ("block", pa.int32()),
     ]
 )
 
@@ -286,6 +312,12 @@ _SCHEMAS: Final = {
 }
 
 
+# Part k of each of these holds the same groups of episodes.
+ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation"})
+# Each block writes the whole of these: the newest one stands for the iteration.
+STATE_TABLES: Final = frozenset({"baselines"})
+
+
 def schema_of(table: str) -> pa.Schema:
     """The schema of a table by name; `partition/<model>` has that of `partition`."""
     return _SCHEMAS[table.partition("/")[0]]
@@ -302,8 +334,9 @@ CANCELLED: Final = Status.CANCELLED
 STATUSES: Final = tuple(Status)
 
 
-def group_id_of(iteration: int, task_id: str) -> str:
-    return f"{iteration:05d}/{task_id}"
+def group_id_of(iteration: int, task_id: str, block: int = 0) -> str:
+    """The id of a task's group of episodes; in block 0 without the block, as in tables of version 2."""
+    return f"{iteration:05d}.{block}/{task_id}" if block else f"{iteration:05d}/{task_id}"
 
 
 def episode_id_of(group_id: str, sample: int) -> str:
@@ -313,8 +346,8 @@ def episode_id_of(group_id: str, sample: int) -> str:
 def seed_for(run_seed: int, *parts: object) -> int:
     """A 63-bit seed that depends on its arguments only: not on the process, order or time.
 
-    Callers pass `(iteration, task_id, sample, step, round, branch)`. Python's own `hash` differs
-    between processes, which is why this is a keyed hash.
+    Callers pass `(iteration, task_id, sample, step, round, branch)`, and the block where it is not 0.
+    Python's own `hash` differs between processes, which is why this is a keyed hash.
     """
     key = (run_seed % 2**64).to_bytes(8, "little")
     digest = hashlib.blake2b(to_json([str(p) for p in parts]).encode(), digest_size=8, key=key)

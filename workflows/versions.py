@@ -41,7 +41,12 @@ def _cut_in_items(cut: pa.ChunkedArray) -> pa.Array:
     )
 
 
+def _zeros(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array([0] * len(column), pa.int32())
+
+
 _NULL: Final = Column()
+_BLOCK_0: Final = Column(("iteration",), _zeros)  # before version 3 an iteration was one block
 
 # By the version that is left, then by table: every column of the next version that is not as it was.
 STEPS: Final[Mapping[int, Mapping[str, Mapping[str, Column]]]] = {
@@ -58,6 +63,36 @@ STEPS: Final[Mapping[int, Mapping[str, Mapping[str, Column]]]] = {
             ),
             _NULL,
         ),
+    },
+    2: {
+        "turns": {
+            "block": _BLOCK_0,
+            **dict.fromkeys(
+                (
+                    *("conversation", "conversation_turn", "lineage", "lineage_parent"),
+                    *("instance", "decided_by", "recipients", "act_detail", "option_logprobs", "modelled_at"),
+                ),
+                _NULL,
+            ),
+        },
+        "episodes": {
+            "block": _BLOCK_0,
+            **dict.fromkeys(
+                ("modelled_seconds", "base_episode_id", "replay_from_turn", "num_copied_tokens"), _NULL
+            ),
+        },
+        "partition": dict.fromkeys(("conversation", "conversation_turn", "act", "option_logprobs"), _NULL),
+        "updates": {
+            "block": _BLOCK_0,
+            **dict.fromkeys(
+                (
+                    *("update_id", "place", "radius", "divergence"),
+                    *("decision", "kept_share", "candidate_version"),
+                ),
+                _NULL,
+            ),
+        },
+        "models": {"block": _BLOCK_0},
     },
 }
 

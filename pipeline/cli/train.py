@@ -9,7 +9,7 @@ import typer
 from pipeline.cli.options import Config, DryRun, New, Set
 
 if TYPE_CHECKING:
-    from pipeline.run.execution import Finished
+    from pipeline.store.finished import Finished
 
 BRIEF_SECONDS = 10.0  # a stage that is done sooner leaves no line: each iteration has one
 

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
-from pipeline.store.run import Run, differences, plain
+from pipeline.store.run import Run
 from workflows.errors import UsageError
 
 State = Literal["new", "running", "finished", "failed"]

@@ -18,16 +18,31 @@ from pipeline.metrics.turns import episode_metrics, turn_metrics
 from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef
-from workflows.trajectory import UPDATE_MEASURES
 
-# Columns of the summary row of `updates`, and what they are called where that is another name. `seconds` and
-# `num_forward_tokens` give the update's time and rate.
-_OTHER_NAMES: Final = {"num_rows": "rows_trained", "num_tokens": "tokens_trained"}
+# Columns of the summary row of `updates`, and what they are called.
 _UPDATE_METRICS: Final = {
-    column: _OTHER_NAMES.get(column, column)
-    for column in UPDATE_MEASURES
-    if column not in ("seconds", "num_forward_tokens")
-} | {"version_after": "version"}
+    "loss": "loss",
+    "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
+    "kl_old": "kl_old",
+    "kl_reference": "kl_reference",
+    "clip_fraction": "clip_fraction",
+    "dual_clip_fraction": "dual_clip_fraction",
+    "entropy": "entropy",
+    "explained_variance": "explained_variance",
+    "importance_ratio_max": "importance_ratio_max",
+    "importance_weight_mean": "importance_weight_mean",
+    "importance_weight_max": "importance_weight_max",
+    "importance_masked": "importance_masked",
+    "sampler_gap_mean": "sampler_gap_mean",
+    "sampler_gap_max": "sampler_gap_max",
+    "sampler_kl": "sampler_kl",
+    "gradient_norm": "gradient_norm",
+    "learning_rate": "learning_rate",
+    "num_rows": "rows_trained",
+    "num_tokens": "tokens_trained",
+    "version_after": "version",
+}
 
 
 def iteration_metrics(
@@ -99,11 +114,18 @@ def _time_metrics(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _update_metrics(model: str, table: TableRef) -> dict[str, float]:
-    """The summary row of one model's update. A skipped update has its version and `skipped` 1."""
+    """The summary row of one model's update. A skipped update has its version and `skipped` 1.
+
+    A model that several blocks updated has the numbers of the newest update, and the rows, tokens and
+    seconds of all of them.
+    """
     summaries = [row for row in table.read().to_pylist() if row["kind"] == "summary"]
     if not summaries:
         return {}
-    row = summaries[-1]
+    row = dict(summaries[-1])
+    for column in ("num_rows", "num_tokens", "num_forward_tokens", "seconds"):
+        row[column] = sum(each[column] or 0 for each in summaries)
+    row["skipped"] = row["skipped"] if all(each["skipped"] for each in summaries) else None
     metrics = {f"model/{model}/{m}": row[c] for c, m in _UPDATE_METRICS.items() if row[c] is not None}
     metrics[f"model/{model}/skipped"] = float(row["skipped"] is not None)
     if row["seconds"]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, algorithms, leave_out_silent
+from pipeline.plan.blocks import Schedule, load_schedule
 from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
@@ -53,6 +54,7 @@ class Plan:
     stages: tuple[Stage, ...]
     fingerprints: Mapping[str, Mapping[str, Any]]  # by stage name
     identity: Mapping[str, Any]  # what may not change under one run name
+    schedule: Schedule  # cuts an iteration's stages into blocks
 
     @property
     def settings(self) -> Settings:
@@ -87,18 +89,18 @@ def assemble(settings: Settings) -> Plan:
     method = credit_method(resolved)
     by_model = algorithms(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
     trainers = {}
-    for plan in resolved.trained:
-        engine = engines[plan.model.base_id]
-        adapter = engine.adapters.get(plan.model_id)
-        trainers[plan.model_id] = trainer_spec(
-            plan, engine.checkpoint, adapter, by_model[plan.model_id], run.seed
+    for of_model in resolved.trained:
+        engine = engines[of_model.model.base_id]
+        adapter = engine.adapters.get(of_model.model_id)
+        trainers[of_model.model_id] = trainer_spec(
+            of_model, engine.checkpoint, adapter, by_model[of_model.model_id], run.seed
         )
     player = player_spec(resolved)
     if resolved.tracking.uri != "none":
         tracking_uri(resolved.tracking.uri, run.root)
     stages = _stages(resolved, tasks, method, by_model)
     check_chain(stages)
-    return Plan(
+    plan = Plan(
         resolved=resolved,
         tasks=tasks,
         checkpoints=checkpoints,
@@ -109,7 +111,10 @@ def assemble(settings: Settings) -> Plan:
         stages=tuple(stages),
         fingerprints=fingerprints_of(resolved, stages, by_model),
         identity=identity_of(resolved, tasks),
+        schedule=load_schedule(resolved.schedule.use, resolved.schedule.options),
     )
+    plan.schedule.check(plan)
+    return plan
 
 
 def assemble_evaluation(plan: Plan) -> EvaluationPlan:

@@ -8,7 +8,9 @@ from typing import Any
 
 from pipeline.plan.assemble import Plan
 from pipeline.plan.memory import memory_problem, memory_report
-from pipeline.store.run import Run, differences, package_versions, plain
+from pipeline.store.differences import differences, plain
+from pipeline.store.manifest import package_versions
+from pipeline.store.run import Run
 from stages.engines.kinds import engine_class, installed_kinds
 from stages.weights.precision import is_rounded
 from workflows.data.rejects import report as reject_report

@@ -31,6 +31,7 @@ from pipeline.settings.schema import (
     RolloutSection,
     RunSection,
     SandboxSection,
+    ScheduleSection,
     Settings,
     WorkflowSection,
 )
@@ -96,6 +97,7 @@ class Resolved:
     rollout: RolloutSection
     rewards: tuple[RewardSection, ...]
     credit: CreditSection  # with its method in `use`
+    schedule: ScheduleSection
     advantage: AdvantageSection
     evaluate: EvaluateSection
     checkpoints: CheckpointsSection
@@ -174,6 +176,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         rollout=settings.rollout,
         rewards=settings.rewards,
         credit=settings.credit.model_copy(update={"use": settings.credit_method}),
+        schedule=settings.schedule,
         advantage=settings.advantage,
         evaluate=settings.evaluate,
         checkpoints=settings.checkpoints,

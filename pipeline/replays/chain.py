@@ -16,7 +16,8 @@ from pipeline.replays.plan import ReplayPlan
 from pipeline.replays.training import Training, check_checkpoint
 from pipeline.run.fleet import Fleet
 from pipeline.settings.program import hint
-from pipeline.store.run import IterationStore, Run, tables_at
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, update_of, updates_since
 from stages.base import Progress
 from stages.tables.parquet import TableRef
@@ -80,10 +81,13 @@ class Chain:
         version = newest_version(newest_first, model_id)
         return self.training.versions[model_id] if version is None else version
 
-    def redo(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
+    def redo(self, model_id: str, version: int) -> list[dict[str, Any]]:
         """See `Fleet.redo`."""
-        updates = updates_since(_places(self.plan), model_id, version, self._tables_of)
-        return [(i, arguments | {"off_policy": i != self.training.first}) for i, arguments in updates]
+        newest_first = reversed(_places(self.plan))
+        return [
+            arguments | {"off_policy": arguments["at"][0] != self.training.first}
+            for arguments in updates_since(newest_first, model_id, version, self._tables_of)
+        ]
 
     def ended(self, index: int) -> None:
         """An iteration is finished: remove checkpoints that are not kept, and look for a signal.
@@ -102,8 +106,8 @@ class Chain:
                 f"(`{hint(f'show RUN --replay {self.plan.label}')}`)"
             )
 
-    def _tables_of(self, index: int) -> dict[str, TableRef]:
-        return dict(self.plan.source.stored(index).tables) | tables_at(self.plan.place(index))[0]
+    def _tables_of(self, place: IterationStore) -> dict[str, TableRef]:
+        return {**self.plan.source.stored(place.index).tables, **place.tables()[0]}
 
 
 def check_beginnings(plan: ReplayPlan, training: Training, indices: Sequence[int]) -> None:

@@ -47,13 +47,17 @@ def due_of(plan: ReplayPlan, indices: Sequence[int]) -> list[Due]:
         check_beginnings(plan, plan.training, indices)
     dues = []
     for index in indices:
-        stored = plan.source.stored(index)
-        due = list(due_stages(plan, stored, carried_into(plan, index, Replayed(plan))))
-        if plan.training is not None:
-            due += plan.training.stages(index)
-        there = [plan.place(index).manifest(stage) is not None for stage in due]
+        names, there = [], []
+        for stored in plan.source.blocks(index):
+            of_block, place = plan.of_block(stored), plan.place(index).at(stored.store.block)
+            due = due_stages(of_block, stored, carried_into(of_block, stored, Replayed(plan)))
+            if plan.training is not None:
+                due += plan.training.stages(index)
+            names += [stage.name for stage in due]
+            there += [place.manifest(stage) is not None for stage in due]
         finished = there.index(False) if False in there else len(there)
-        dues.append(Due(index, stored.tables["turns"].rows, tuple(s.name for s in due), finished))
+        rows = plan.source.stored(index).tables["turns"].rows
+        dues.append(Due(index, rows, tuple(names), finished))
     return dues
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.replays.settings import Change
+from pipeline.store.differences import plain
 from pipeline.store.folder import Folder
-from pipeline.store.run import plain
 from workflows.errors import UsageError
 
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from pipeline.replays.source import Stored
-from pipeline.run.execution import Finished
+from pipeline.store.finished import Finished
 from stages.base import Progress
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef
@@ -43,7 +42,7 @@ class Movement:
         return {"roles": self.rows()}
 
 
-def movement_of(stored: Stored, done: Finished, progress: Progress) -> Movement:
+def movement_of(stored: Finished, done: Finished, progress: Progress) -> Movement:
     """Compare the credit, and the token advantages where they were made anew, of one iteration."""
     empty = pl.DataFrame(schema={"role": pl.String})
     if "credit" not in done.tables:
@@ -123,11 +122,11 @@ def _credited(table: TableRef, index: int, when: str) -> pl.DataFrame:
     )
 
 
-def _token_level(stored: Stored, done: Finished) -> pl.DataFrame:
+def _token_level(stored: Finished, done: Finished) -> pl.DataFrame:
     frames = []
     for when, tables in (("before", stored.tables), ("after", done.tables)):
         of_models = [name.partition("/")[2] for name in tables if name.startswith("token_advantages/")]
-        for model_id in of_models if "advantage" in done.manifests else ():
+        for model_id in of_models if done.manifest("advantage") else ():
             partition, advantages = tables[f"partition/{model_id}"], tables[f"token_advantages/{model_id}"]
             receipts = map_parts(
                 token_sums,

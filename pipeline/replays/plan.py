@@ -8,18 +8,22 @@ from typing import Any, Final
 
 from pipeline.plan.algorithm import token_specs
 from pipeline.plan.assemble import credit_method, credited_stages, partition_stage
+from pipeline.plan.blocks import SCHEDULE, only_models
 from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.resolve import Resolved, load_and_resolve
 from pipeline.plan.rewards import weighted_rewards
 from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
-from pipeline.replays.source import Source, Stored
+from pipeline.replays.source import Source
 from pipeline.replays.training import Training, training_of
 from pipeline.settings.program import hint
 from pipeline.settings.schema import Settings
+from pipeline.store.differences import plain
+from pipeline.store.finished import Finished
 from pipeline.store.folder import Folder
-from pipeline.store.run import IterationStore, input_hashes, plain
+from pipeline.store.manifest import input_hashes
+from pipeline.store.place import IterationStore
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.base import Stage, carried_of
@@ -35,7 +39,8 @@ STEPS: Final = ("reward", "credit", "partition", "advantage")
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """One replay, checked. `again` runs every stage, changed or not. With `training`, the updates of an
-    iteration come with `with_updates`; before that the plan has what all iterations share."""
+    iteration come with `with_updates`; before that the plan has what all iterations share. An iteration of
+    several blocks is replayed block by block, each with the plan that `of_block` gives."""
 
     source: Source
     resolved: Resolved
@@ -85,12 +90,27 @@ class ReplayPlan:
             fingerprints={**self.fingerprints, **of_updates},
         )
 
-    def fingerprints_at(self, stored: Stored) -> dict[str, Mapping[str, Any]]:
-        """Fingerprints by stage; stored scores keep the fingerprint that the run gave them."""
+    def of_block(self, stored: Finished) -> ReplayPlan:
+        """The plan of one block, which has the models that the run partitioned in it."""
+        partition = stored.manifest("partition")
+        models = {table.partition("/")[2] for table in partition.tables} if partition else set()
+        if not models or models == {spec.model_id for spec in self.tokens}:
+            return self
+        stages, fingerprints = only_models(self.stages, self.fingerprints, models)
+        tokens = tuple(spec for spec in self.tokens if spec.model_id in models)
+        return replace(self, stages=stages, fingerprints=fingerprints, tokens=tokens)
+
+    def fingerprints_at(self, stored: Finished) -> dict[str, Mapping[str, Any]]:
+        """Fingerprints of a block's stages. Stored scores and the run's schedule are what they are."""
         fingerprints = dict(self.fingerprints)
         for stage in self.stages:
+            manifest = stored.manifest(stage.name)
             if isinstance(stage, StoredScoresStage):
-                fingerprints[stage.name] = stored.manifests[stage.name].fingerprint
+                assert manifest is not None, f"{stage.name} has been checked to be there"
+                fingerprints[stage.name] = manifest.fingerprint
+            elif manifest is not None and SCHEDULE in manifest.fingerprint:
+                mark = {SCHEDULE: manifest.fingerprint[SCHEDULE]}
+                fingerprints[stage.name] = {**fingerprints[stage.name], **mark}
         return fingerprints
 
 
@@ -118,6 +138,12 @@ def replay_plan(
     if update and (source.split is not None or until is not None):
         option = "--until" if source.split is None else "--split"
         raise UsageError(f"{option} leaves out what an update reads; leave it out, or leave out --update")
+    if several := [i for i in update if len(source.blocks(i)) > 1]:
+        raise UsageError(
+            f"--update can't train on iteration {several[0]}, which has {len(source.blocks(several[0]))} "
+            "blocks: a replay trains on iterations of one block; leave out --update, or choose other "
+            "--iterations"
+        )
     changes = tuple(changes_of(source.run, settings, split=source.split, update=bool(update)))
     resolved, training = load_and_resolve(settings), None
     if source.split is not None:
@@ -145,7 +171,7 @@ def replay_plan(
     return replace(plan, label=checked_label(label) if label else _label_of(plan))
 
 
-def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]) -> list[Stage]:
+def due_stages(plan: ReplayPlan, stored: Finished, carried: Mapping[str, TableRef]) -> list[Stage]:
     """The stages to run: those whose settings or carried inputs are not those of the stored tables, and
     those that read what these write.
 
@@ -157,7 +183,7 @@ def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]
     anew: set[str] = set()
     due = []
     for stage in plan.stages:
-        manifest = stored.manifests.get(stage.name)
+        manifest = stored.manifest(stage.name)
         changed = manifest is None or manifest.fingerprint != plain(fingerprints[stage.name])
         if manifest is not None:
             hashes = input_hashes({n: carried[n] for n in carried_of(stage) if n in carried})
@@ -168,13 +194,13 @@ def due_stages(plan: ReplayPlan, stored: Stored, carried: Mapping[str, TableRef]
     return due
 
 
-def check_scores(plan: ReplayPlan, stored: Stored) -> None:
+def check_scores(plan: ReplayPlan, stored: Finished) -> None:
     """Refuse token advantages that need a forward pass which the run did not make."""
     read = {stage.model_id for stage in plan.stages if isinstance(stage, StoredScoresStage)}
     for spec in plan.tokens:
         if spec.model_id not in read:
             continue
-        manifest = stored.manifests.get(f"score/{spec.model_id}")
+        manifest = stored.manifest(f"score/{spec.model_id}")
         have = set(manifest.fingerprint["needs"]) if manifest is not None else set()
         if missing := sorted(spec.needs - have):
             raise UsageError(

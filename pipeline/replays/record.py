@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.metrics.iteration import iteration_metrics
 from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
-from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
-from pipeline.store import run as store
+from pipeline.store.differences import dump
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
@@ -41,10 +41,10 @@ def record_replay(result: Replayed) -> str | None:
     begun = json.loads(plan.folder.read_text("replay.json") or "{}").get("created_at")
     tracker = tracker_of(uri, tracking.experiment)
     try:
-        dump = plan.resolved.dump
-        tracker.start(f"{run.name} replay {plan.label}", None, dump, tags, f"{folder} {begun}")
+        parameters = plan.resolved.dump
+        tracker.start(f"{run.name} replay {plan.label}", None, parameters, tags, f"{folder} {begun}")
         for index, done in result.done.items():
-            at = max(m.finished_at for m in done.manifests.values())
+            at = done.finished_at
             if plan.source.split is None:
                 metrics = replay_metrics(done, result.own_tables(index), result.moved.get(index))
                 contents = functools.partial(_contents, result, index)
@@ -62,7 +62,7 @@ def _contents(result: Replayed, index: int) -> Contents:
     plan, moved = result.plan, result.moved.get(index)
     files = {
         "settings.toml": plan.resolved.toml.encode(),
-        "result.json": store.dump(moved.as_dict() if moved else {}).encode(),
+        "result.json": dump(moved.as_dict() if moved else {}).encode(),
     }
     if plan.training:
         files["updates.csv"] = csv_of(all_updates(result.own_tables(index))).encode()
@@ -73,8 +73,7 @@ def replay_metrics(done: Finished, written: dict[str, TableRef], moved: Movement
     """One replayed iteration: updates, rows and times of the stages that ran (their tables are `own`), and by
     role the returns and advantages beside the stored ones; means are over turns."""
     updates = {name: table for name, table in written.items() if name.startswith("updates/")}
-    seconds = {name: manifest.seconds for name, manifest in done.manifests.items()}
-    metrics = iteration_metrics(updates, done.accounts, seconds)
+    metrics = iteration_metrics(updates, done.accounts, done.stage_seconds)
     for row in moved.rows() if moved else ():
         values = {
             "turns": row["turns_after"],

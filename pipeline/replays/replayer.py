@@ -18,11 +18,13 @@ from typing import Any
 from pipeline.replays.chain import training_on
 from pipeline.replays.movement import Movement, movement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
-from pipeline.replays.source import Stored, check_tables, where_from
+from pipeline.replays.source import check_tables, where_from
 from pipeline.replays.verify import unequal_tables
-from pipeline.run.execution import Finished, run_stages
+from pipeline.run.execution import run_stages
 from pipeline.settings.program import hint
-from pipeline.store import run as store
+from pipeline.store.differences import differences, dump, plain
+from pipeline.store.finished import RESULT, Finished, joined
+from pipeline.store.manifest import package_versions
 from pipeline.store.updates import moved
 from pipeline.views.progress import Named
 from stages.base import Progress, carried_of
@@ -37,6 +39,7 @@ class Replayed:
 
     plan: ReplayPlan
     done: dict[int, Finished] = field(default_factory=dict)
+    blocks: dict[tuple[int, int], Finished] = field(default_factory=dict)  # by iteration and block
     moved: dict[int, Movement] = field(default_factory=dict)
     scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # of evaluations: see `moved_scores`
     verified: int = 0  # tables that are equal to the stored ones, bit for bit
@@ -46,7 +49,7 @@ class Replayed:
     @property
     def ran(self) -> list[str]:
         """Stages that ran, now or before, in order."""
-        return list(dict.fromkeys(name for done in self.done.values() for name in done.manifests))
+        return list(dict.fromkeys(m.stage for done in self.done.values() for m in done.manifests.values()))
 
     @property
     def movement(self) -> Movement:
@@ -54,8 +57,7 @@ class Replayed:
 
     def own_tables(self, index: int) -> dict[str, TableRef]:
         """The tables that the replay itself wrote for an iteration, by name."""
-        done = self.done[index]
-        return {name: done.tables[name] for m in done.manifests.values() for name in m.tables}
+        return self.done[index].own_tables
 
     @property
     def trained(self) -> bool | None:
@@ -92,18 +94,21 @@ def replay(
     with training_on(plan, indices, progress) as chain:
         for index in indices:
             now = plan if chain is None else chain.plan_at(index)
-            stored = plan.source.stored(index)
-            carried = carried_into(now, index, result)
-            due = due_stages(now, stored, carried)
-            if not due:
-                continue
-            start()
-            begin(plan)
             fleet = None if chain is None else chain.fleet
             what = (
                 f"iteration {index}" if plan.source.split is None else f"evaluation after {index} iterations"
             )
-            _replay_one(result, now, stored, due, carried, Named(progress, what), compare, fleet)
+            named = Named(progress, what)
+            for stored in plan.source.blocks(index):
+                of_block = now.of_block(stored)
+                carried = carried_into(of_block, stored, result)
+                due = due_stages(of_block, stored, carried)
+                if due:
+                    start()
+                    begin(plan)
+                    _replay_block(result, of_block, stored, due, carried, named, fleet)
+            if not _gather(result, index, named, compare):
+                continue
             on_done(f"{what}: {_line(result.done[index])}")
             if chain is not None:
                 chain.ended(index)
@@ -120,21 +125,20 @@ def _line(done: Finished) -> str:
     return "; ".join(filter(None, (", ".join(ran), before))) + f", {done.seconds:.1f} s"
 
 
-def _replay_one(
+def _replay_block(
     result: Replayed,
     plan: ReplayPlan,
-    stored: Stored,
+    stored: Finished,
     due: Sequence[Any],
     carried: Mapping[str, TableRef],
     progress: Progress,
-    compare: bool,
-    fleet: Any = None,
+    fleet: Any,
 ) -> None:
-    place = plan.place(stored.index)
+    place = plan.place(stored.index).at(stored.store.block)
     tables = inputs_of(stored, due, carried)
     check_tables(tables)
     if place.folder.read_text("source.json") is None:
-        place.folder.write_text("source.json", store.dump(where_from(tables)))
+        place.folder.write_text("source.json", dump(where_from(tables)))
     what = f"the replay {plan.label!r} of iteration {stored.index} of run {plan.source.run.name!r}"
     done = run_stages(
         due,
@@ -143,21 +147,34 @@ def _replay_one(
         what=what,
         progress=progress,
         fleet=fleet,
-        tables=dict(stored.tables) | tables,
+        tables={**stored.tables, **tables},
         remedy=f"use another --label, or remove {plan.folder.url}",
     )
-    result.done[stored.index] = done
+    result.blocks[stored.index, stored.store.block] = done
     if plan.again:
         result.verified += _verify(plan, stored, done, what)
+
+
+def _gather(result: Replayed, index: int, progress: Progress, compare: bool) -> bool:
+    """Put the blocks of an iteration together and compare them with what is stored; whether any stage ran."""
+    plan = result.plan
+    blocks = [done for (of, _), done in result.blocks.items() if of == index]
+    if not blocks:
+        return False
+    stored = {block.store.block: block for block in plan.source.blocks(index)}
+    result.done[index] = joined(blocks)
+    place = plan.place(index)
     if plan.source.split is not None:
-        result.scores[stored.index] = _scores(plan, stored, done)
-        place.folder.write_text("result.json", store.dump(result.scores[stored.index]))
+        result.scores[index] = _scores(plan, result.done[index])
+        place.folder.write_text(RESULT, dump(result.scores[index]))
     elif compare:
-        movement = result.moved[stored.index] = movement_of(stored, done, progress)
-        place.folder.write_text("result.json", store.dump(movement.as_dict()))
+        moves = [movement_of(stored[block.store.block], block, progress) for block in blocks]
+        result.moved[index] = Movement.merged(moves) if len(moves) > 1 else moves[0]
+        place.folder.write_text(RESULT, dump(result.moved[index].as_dict()))
+    return True
 
 
-def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:
+def inputs_of(stored: Finished, due: Sequence[Any], carried: Mapping[str, TableRef]) -> dict[str, TableRef]:
     """The tables that the due stages read of the source; what they write is not among them.
 
     Raises:
@@ -180,46 +197,57 @@ def inputs_of(stored: Stored, due: Sequence[Any], carried: Mapping[str, TableRef
     return tables
 
 
-def carried_into(plan: ReplayPlan, index: int, result: Replayed) -> dict[str, TableRef]:
-    """Tables that stages read of the iteration before.
+def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[str, TableRef]:
+    """What stages read of the block before, of this iteration or the one before it.
 
-    Each is the one that the replay made, or else the stored one, where these very settings made it, or else
-    an empty one, with which a method begins.
+    That is the table as the replay made it, or as it is stored where it was made with these very settings;
+    else it has no parts, which is how a method begins.
     """
     carried = {}
-    earlier = [i for i in plan.source.indices() if i < index] if plan.source.split is None else []
+    before = _block_before(plan, stored)
     for stage in plan.stages:
         for name, table in carried_of(stage).items():
             carried[name] = TableRef(table, "", schema_of(table), ())
-            if not earlier:
+            if before is None:
                 continue
-            before = earlier[-1]
-            if before in result.done and table in result.done[before].tables:
-                carried[name] = result.done[before].tables[table]
+            replayed = result.blocks.get((before.index, before.store.block))
+            if replayed is not None and table in replayed.tables:
+                carried[name] = replayed.tables[table]
                 continue
-            stored = plan.source.stored(before)
+            fingerprints = plan.fingerprints_at(before)
             same = all(
-                (m := stored.manifests.get(s)) and m.fingerprint == store.plain(plan.fingerprints[s])
+                (m := before.manifest(s)) and m.fingerprint == plain(fingerprints[s])
                 for s in ("reward", "credit")
             )
-            if same and table in stored.tables:
-                carried[name] = stored.tables[table]
+            if same and table in before.tables:
+                carried[name] = before.tables[table]
             else:
                 result.notes.append(
-                    f"iteration {index} begins without the {table} of iteration {before}, which were made "
-                    "with other settings; replay from the first iteration to have them"
+                    f"iteration {stored.index} begins without the {table} of iteration {before.index}, which "
+                    "were made with other settings; replay from the first iteration to have them"
                 )
     return carried
 
 
-def _verify(plan: ReplayPlan, stored: Stored, done: Finished, what: str) -> int:
+def _block_before(plan: ReplayPlan, stored: Finished) -> Finished | None:
+    """The stored block that comes before this one; None for the first of the run, and for evaluations."""
+    source = plan.source
+    if source.split is not None:
+        return None
+    of_iteration = [b for b in source.blocks(stored.index) if b.store.block < stored.store.block]
+    earlier = [i for i in source.indices() if i < stored.index]
+    blocks = of_iteration or (source.blocks(earlier[-1]) if earlier else [])
+    return blocks[-1] if blocks else None
+
+
+def _verify(plan: ReplayPlan, stored: Finished, done: Finished, what: str) -> int:
     """Compare what was made again with what is stored, where the settings are the same; the number of
     tables."""
     fingerprints, equal = plan.fingerprints_at(stored), 0
     changed: set[str] = set()
     for stage in plan.stages:
-        manifest = stored.manifests.get(stage.name)
-        if manifest is None or manifest.fingerprint != store.plain(fingerprints[stage.name]):
+        manifest = stored.manifest(stage.name)
+        if manifest is None or manifest.fingerprint != plain(fingerprints[stage.name]):
             changed |= set(stage.outputs)
         if changed & {*stage.inputs, *stage.outputs}:
             changed |= set(stage.outputs)
@@ -235,13 +263,13 @@ def _verify(plan: ReplayPlan, stored: Stored, done: Finished, what: str) -> int:
     return equal
 
 
-def _scores(plan: ReplayPlan, stored: Stored, done: Finished) -> dict[str, Any]:
+def _scores(plan: ReplayPlan, done: Finished) -> dict[str, Any]:
     from stages.evaluate import summarise
 
     (stage,) = plan.stages
     names, solved_at = stage.metrics.names, plan.resolved.evaluate.solved_at  # type: ignore[attr-defined]
     scores = summarise(done.tables["evaluation"].read(), names, solved_at)
-    text = plan.source.place(stored.index).folder.read_text("result.json")
+    text = plan.source.place(done.index).folder.read_text(RESULT)
     before = {s["name"]: s["mean"] for s in json.loads(text)["scores"]} if text else {}
     return {
         "scores": [
@@ -268,11 +296,11 @@ def check_label(plan: ReplayPlan) -> None:
     held = plan.folder.read_text("replay.json")
     if held is None:
         return
-    before, now = json.loads(held)["identity"], store.plain(plan.identity)
+    before, now = json.loads(held)["identity"], plain(plan.identity)
     if before != now:
         raise UsageError(
             f"replay {plan.label!r} of run {plan.source.run.name!r} was made with other settings: "
-            f"{store.differences(before, now)}; use another --label, or remove {plan.folder.url}"
+            f"{differences(before, now)}; use another --label, or remove {plan.folder.url}"
         )
 
 
@@ -280,7 +308,7 @@ def begin(plan: ReplayPlan) -> None:
     """Write down what is replayed, before the first stage of it runs."""
     if plan.folder.read_text("replay.json") is not None:
         return
-    _write(plan, {"created_at": time.time(), "packages": store.package_versions(), "iterations": []})
+    _write(plan, {"created_at": time.time(), "packages": package_versions(), "iterations": []})
 
 
 def _note_done(plan: ReplayPlan, result: Replayed) -> None:
@@ -297,4 +325,4 @@ def _write(plan: ReplayPlan, info: Mapping[str, Any]) -> None:
         "changes": plan.change_records,
         "identity": plan.identity,
     }
-    plan.folder.write_text("replay.json", store.dump({**info, **content}))
+    plan.folder.write_text("replay.json", dump({**info, **content}))

@@ -9,7 +9,8 @@ from typing import Any, Final
 from pipeline.settings.program import hint
 from pipeline.settings.reading import parse_settings, read_toml, set_override, set_value
 from pipeline.settings.schema import Settings
-from pipeline.store.run import Run, different, plain
+from pipeline.store.differences import different, plain
+from pipeline.store.run import Run
 from workflows.errors import UsageError
 
 Change = tuple[str, Any, Any]  # a setting, before and now

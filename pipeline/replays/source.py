@@ -6,20 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.run.evaluation import place_of
 from pipeline.settings.names import slug
-from pipeline.store.run import IterationStore, Manifest, Run, check_part, input_hashes, tables_at
+from pipeline.store.finished import Finished, by_key, joined
+from pipeline.store.manifest import check_part, input_hashes
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The tables of one iteration by name, and the manifests of its finished stages by stage."""
-
-    index: int
-    tables: Mapping[str, TableRef]
-    manifests: Mapping[str, Manifest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +23,29 @@ class Source:
     split: str | None = None
 
     def place(self, index: int) -> IterationStore:
-        return self.run.iteration(index) if self.split is None else place_of(self.run, self.split, index)
+        """The first block of an iteration, or an evaluation."""
+        if self.split is None:
+            return self.run.iteration(index)
+        return self.run.evaluation(self.split, index)
 
-    def stored(self, index: int) -> Stored:
-        tables, manifests = tables_at(self.place(index))
-        return Stored(index, tables, {m.stage: m for m in manifests})
+    def blocks(self, index: int) -> list[Finished]:
+        """What is stored of each block of an iteration whose rollout is finished, in order.
+
+        A block without a rollout has the played tables of the one before.
+        """
+        blocks: list[Finished] = []
+        for place in self.place(index).blocks():
+            tables, manifests = place.tables()
+            if not manifests or ("turns" not in tables and not blocks):
+                continue
+            if "turns" not in tables:
+                tables = {**blocks[-1].tables, **tables}
+            blocks.append(Finished(place, tables, by_key(manifests)))
+        return blocks
+
+    def stored(self, index: int) -> Finished:
+        """What is stored of an iteration, all its blocks together."""
+        return joined(self.blocks(index))
 
     def indices(self) -> list[int]:
         """The iterations whose rollout is finished, in order."""

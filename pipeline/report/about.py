@@ -13,8 +13,8 @@ from typing import Any
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.report.choose import Chosen
 from pipeline.report.source import Source
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
-from pipeline.store.shelf import Place
 from pipeline.views.curves import points_of
 from pipeline.views.files import update_summaries
 from pipeline.views.render import number, plain
@@ -34,7 +34,7 @@ def about(
     `texts_only` are models whose tokenizer is not at hand.
     """
     run = source.run
-    manifests = [manifest for place in source.places for manifest in place.manifests]
+    manifests = [manifest for place in source.places for manifest in place.manifests.values()]
     facts: dict[str, Any] = plain(
         {
             "run": run.name,
@@ -65,11 +65,9 @@ def _where(run: Run) -> str:
     )
 
 
-def _place(place: Place, kind: str) -> dict[str, Any]:
-    accounts = [account for manifest in place.manifests for account in manifest.accounts]
-    seconds = {manifest.stage: manifest.seconds for manifest in place.manifests}
-    notes = [note for manifest in place.manifests for note in manifest.notes]
-    if not place.finished:
+def _place(place: Finished, kind: str) -> dict[str, Any]:
+    accounts, seconds, notes = place.accounts, place.stage_seconds, place.notes
+    if not place.whole:
         notes.append(f"unfinished; finished stages: {', '.join(seconds) or 'none'}")
     return {
         "index": place.index,
@@ -83,12 +81,12 @@ def _place(place: Place, kind: str) -> dict[str, Any]:
 
 
 def _metrics(
-    place: Place, accounts: Sequence[Any], seconds: Mapping[str, float], kind: str
+    place: Finished, accounts: Sequence[Any], seconds: Mapping[str, float], kind: str
 ) -> dict[str, float]:
     """The metrics that a finished iteration stored, else computed from the tables that are there."""
     if done := json.loads(place.store.folder.read_text("done.json") or "{}").get("metrics"):
         return dict(done)
-    measured = measured_by_stages({m.stage: m.metrics for m in place.manifests})
+    measured = measured_by_stages(place.stage_metrics)
     shown = ("episodes", "turns") if kind == "evaluation" else tuple(place.tables)
     tables = {name: place.tables[name] for name in shown if name in place.tables}
     return iteration_metrics(tables, accounts, seconds) | measured

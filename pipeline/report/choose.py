@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.store.episodes import spread, values_of
-from pipeline.store.shelf import Place
+from pipeline.store.finished import Finished
 from stages.tables.parquet import TableRef
 
 
@@ -20,7 +20,7 @@ class Chosen:
     how: str | None  # None: all of them are shown
 
 
-def choose(places: Sequence[Place], limit: int) -> Chosen:
+def choose(places: Sequence[Finished], limit: int) -> Chosen:
     """At most `limit` episodes, shared evenly among the places, and within one spread over its returns.
 
     A place gets at least one; the same tables give the same choice.

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow.compute as pc
 
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
-from pipeline.store.shelf import Place
 from stages.weights.chat import ChatRenderer
 from stages.weights.resolve import default_cache_dir
 from stages.weights.shipped import SHIPPED
@@ -35,7 +35,7 @@ class _Tokenizer(Protocol):
     def tokenizer_hash(self) -> str: ...
 
 
-def pieces_by_model(run: Run, settings: Mapping[str, Any], places: Sequence[Place]) -> dict[str, Pieces]:
+def pieces_by_model(run: Run, settings: Mapping[str, Any], places: Sequence[Finished]) -> dict[str, Pieces]:
     """The pieces of every model whose tokenizer is at hand; a model whose is not has none."""
     pieces_of: dict[str, Pieces] = {}
     for model, row in _a_row_of_each_model(places).items():
@@ -66,7 +66,7 @@ def scripted_pieces(token_ids: Sequence[int]) -> list[str]:
     return [decoder.decode(part, final=n == len(parts)) for n, part in enumerate(parts, 1)]
 
 
-def _a_row_of_each_model(places: Sequence[Place]) -> dict[str, dict[str, Any]]:
+def _a_row_of_each_model(places: Sequence[Finished]) -> dict[str, dict[str, Any]]:
     """A turn with prompt ids of every model, from the first part of each place that has turns."""
     row_of: dict[str, dict[str, Any]] = {}
     for place in places:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.report.choose import Chosen
 from pipeline.report.pieces import Pieces
-from pipeline.store.shelf import Place
+from pipeline.store.finished import Finished
 from stages.tables.parquet import TableRef
 from workflows.trajectory import TURNS
 
@@ -58,7 +58,7 @@ class Content:
     texts_only: set[str] = field(default_factory=set)  # models whose tokens have no text here
 
 
-def content_of(places: Sequence[Place], chosen: Chosen, pieces: Mapping[str, Pieces]) -> Content:
+def content_of(places: Sequence[Finished], chosen: Chosen, pieces: Mapping[str, Pieces]) -> Content:
     """Everything about the chosen episodes. Turns are in the order of their episodes and `turn_index`."""
     reader = _Reader(pieces)
     for place, parts in zip(places, chosen.ids, strict=True):
@@ -79,7 +79,7 @@ class _Reader:
         self._task_of: dict[tuple[Any, ...], int] = {}
 
     def add(
-        self, place: Place, index: int, ids: frozenset[str], tokens: Mapping[tuple[str, int], Row]
+        self, place: Finished, index: int, ids: frozenset[str], tokens: Mapping[tuple[str, int], Row]
     ) -> None:
         """The chosen episodes of part `index`, with all that is known of them."""
         tables = place.tables

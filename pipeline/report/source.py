@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.settings.names import slug
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
-from pipeline.store.shelf import Place, replay_info, shelf_of
+from pipeline.store.shelf import replay_info, shelf_of
 from pipeline.views.render import brief
 
 Kind = Literal["run", "iteration", "evaluation"]
@@ -22,7 +23,7 @@ class Source:
     kind: Kind
     title: str
     file: str
-    places: tuple[Place, ...]
+    places: tuple[Finished, ...]
     changes: Mapping[str, str] | None = None  # of a replay: the settings that it changed
 
     @property

@@ -1,46 +1,26 @@
-"""Running the stages of one store, each at most once: load what is finished, run what is not.
+"""Running the stages of one place, each at most once: load what is finished, run what is not.
 
-That is all that resume is. An iteration, an evaluation and a replay are lists of stages over a store.
+That is all that resume is. A block of an iteration, an evaluation and a replay are lists of stages over a
+place.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.metrics.alarms import Alarm
-from pipeline.store import run as store
-from pipeline.store.run import IterationStore, Manifest
-from stages.base import Account, Context, Progress, Stage
+from pipeline.store.differences import differences, from_mark, plain, to_mark
+from pipeline.store.finished import Finished
+from pipeline.store.manifest import Manifest, input_hashes
+from pipeline.store.place import IterationStore
+from stages.base import Context, Progress, Stage
 from stages.lease import Fleet, leased
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
 
 Fingerprints = Mapping[str, Mapping[str, Any]]
 ANEW = "set them back to finish it, or start anew with --new"
-
-
-@dataclass(slots=True)
-class Finished:
-    """The finished stages of one store, as a summary needs them."""
-
-    index: int
-    tables: dict[str, TableRef] = field(default_factory=dict)
-    manifests: dict[str, Manifest] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    alarms: list[Alarm] = field(default_factory=list)
-    seconds: float = 0.0
-    resumed: list[str] = field(default_factory=list)  # stages that were finished before
-
-    @property
-    def accounts(self) -> list[Account]:
-        return [a for m in self.manifests.values() for a in m.accounts]
-
-    @property
-    def notes(self) -> list[str]:
-        return [n for m in self.manifests.values() for n in m.notes]
 
 
 def run_stages(
@@ -66,20 +46,21 @@ def run_stages(
     """
     check_fingerprints(stages, place, fingerprints, what, remedy)
     started = time.monotonic()
-    done = Finished(place.index, tables=dict(tables or {}))
+    known = dict(tables or {})
+    manifests: dict[str, Manifest] = {}
+    resumed: list[str] = []
     for stage in stages:
-        inputs = {t: done.tables[t] for t in stage.inputs}
+        inputs = {t: known[t] for t in stage.inputs}
         manifest = place.manifest(stage)
         if manifest is not None:
             _check_inputs(stage, manifest, inputs)
-            done.resumed.append(stage.name)
+            resumed.append(manifest.key)
         else:
             _prepare_folder(stage, place, inputs, fingerprints[stage.name], what, remedy)
             manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet)
-        done.manifests[stage.name] = manifest
-        done.tables.update(place.refs(stage, manifest))
-    done.seconds = time.monotonic() - started
-    return done
+        manifests[manifest.key] = manifest
+        known |= place.refs(stage, manifest)
+    return Finished(place, known, manifests, seconds=time.monotonic() - started, resumed=tuple(resumed))
 
 
 def check_fingerprints(
@@ -94,11 +75,11 @@ def check_fingerprints(
         manifest = place.manifest(stage)
         if manifest is None:
             continue
-        now = store.plain(fingerprints[stage.name])
+        now = plain(fingerprints[stage.name])
         if manifest.fingerprint != now:
             raise UsageError(
                 f"{what} has finished its stage {stage.name!r} with other settings: "
-                f"{store.differences(manifest.fingerprint, now)}; {remedy}"
+                f"{differences(manifest.fingerprint, now)}; {remedy}"
             )
 
 
@@ -111,7 +92,8 @@ def _execute(
     fleet: Fleet | None,
 ) -> Manifest:
     started = time.monotonic()
-    result = stage.run(inputs, place.sinks(stage), Context(place.index, progress, leased(stage, fleet)))
+    context = Context(place.index, progress, leased(stage, fleet), place.block)
+    result = stage.run(inputs, place.sinks(stage), context)
     for account in result.accounts:
         account.check()
     return place.commit(stage, result, fingerprint, inputs, time.monotonic() - started)
@@ -128,21 +110,21 @@ def _prepare_folder(
     """Clear what an unfinished run of the stage left, unless the stage commits piece by piece and
     the pieces were made from the same inputs with the same settings."""
     folder = place.folder.child(stage.folder)
-    mark = store.to_mark(fingerprint, inputs)
+    mark = to_mark(fingerprint, inputs)
     begun = folder.read_text("begun.json")
     if begun is None or not getattr(stage, "resumable", False):
         place.clear(stage)
     elif begun != mark:
-        difference = store.differences(store.from_mark(begun), store.from_mark(mark))
+        difference = differences(from_mark(begun), from_mark(mark))
         raise UsageError(f"{what} has begun stage {stage.name!r} with other settings: {difference}; {remedy}")
     folder.write_text("begun.json", mark)
 
 
 def _check_inputs(stage: Stage, manifest: Manifest, inputs: Mapping[str, TableRef]) -> None:
-    now = store.input_hashes(inputs)
+    now = input_hashes(inputs)
     if manifest.inputs != now:
         raise UsageError(
             f"stage {stage.name!r} was made from other tables than are there now: "
-            f"{store.differences(manifest.inputs, now)}; remove {stage.folder!r} and the folders of later "
+            f"{differences(manifest.inputs, now)}; remove {stage.folder!r} and the folders of later "
             "stages in this iteration to compute them again"
         )

@@ -42,8 +42,8 @@ class Fleet:
     """Engines by base id, trainers by model id, players.
 
     `version_of` says at which version a model is now (its newest finished update). `redo` gives the
-    finished updates from a version on, for redoing those whose checkpoint is lost: each one's iteration
-    and the arguments of `TrainerGroup.update`.
+    finished updates from a version on, for redoing those whose checkpoint is lost: the arguments of
+    `TrainerGroup.update`.
     """
 
     checkpoints: Checkpoints
@@ -54,7 +54,7 @@ class Fleet:
     num_players: int
     checkpoint_every: int
     version_of: Callable[[str], int]
-    redo: Callable[[str, int], Sequence[tuple[int, Mapping[str, Any]]]]
+    redo: Callable[[str, int], Sequence[Mapping[str, Any]]]
     progress: Progress = field(default_factory=Quiet)
     _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
     _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
@@ -213,8 +213,8 @@ class Fleet:
         self.progress.start(f"start trainer of {model_id}", None, "")
         group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume, beside=beside)
         self.progress.finish()
-        for iteration, arguments in self.redo(model_id, start):
-            group.update(iteration=iteration, **arguments)
+        for arguments in self.redo(model_id, start):
+            group.update(**arguments)
         if group.version != want:
             group.close()
             raise RunFailed(
@@ -251,6 +251,9 @@ class Lent:
 
     def trainer(self, model_id: str) -> TrainerGroup:
         return self.fleet.trainer(model_id)
+
+    def version_of(self, model_id: str) -> int:
+        return self.fleet.version_of(model_id)
 
     def checkpoint_uri(self, model_id: str, version: int) -> str:
         return self.fleet.checkpoint_uri(model_id, version)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.plan.evaluation import metric_sections
-from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
 from pipeline.settings.program import hint
 from pipeline.settings.schema import EvaluateSection, RewardSection, Settings
+from pipeline.store.finished import Finished
 from workflows.errors import RunFailed
 
 SHARE = 0.95  # of `evaluate.solved_at` that the group's mean must reach: sampling is never without a slip

@@ -6,17 +6,15 @@ off, is logged after the next thing that the tracker takes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pipeline.metrics.alarms import Alarm
-from pipeline.run.evaluation import Evaluated, place_of
-from pipeline.run.execution import Finished
 from pipeline.settings.names import slug
 from pipeline.settings.tracking import TrackingSection
+from pipeline.store.evaluated import Evaluated
+from pipeline.store.finished import Finished
 from pipeline.store.folder import Folder
-from pipeline.store.run import Run, stored_tables
+from pipeline.store.run import Run
 from pipeline.store.samples import choose_episodes
 from pipeline.tracking.spans import trace_of
 from pipeline.tracking.tracker import Contents, EvaluationRecord, IterationRecord, Tracker
@@ -54,7 +52,7 @@ class Recorder:
 
     def evaluation(self, found: Evaluated, files: Callable[[], Mapping[str, bytes]]) -> bool:
         """Log an evaluation, with a sample of its episodes as traces; whether it is logged now."""
-        folder = place_of(self.run, found.split, found.index).folder
+        folder = self.run.evaluation(found.split, found.index).folder
         if _is_marked(folder):
             return True
         done = found.done
@@ -65,7 +63,7 @@ class Recorder:
             return Contents(files(), [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen])
 
         logged = self.tracker.log_evaluation(
-            EvaluationRecord(found.split, found.index, found.metrics(), _time_of(done), contents)
+            EvaluationRecord(found.split, found.index, found.metrics(), done.finished_at, contents)
         )
         if logged:
             folder.write_text(MARK, "{}")
@@ -99,7 +97,7 @@ class Recorder:
             self._newest = max([self._newest, *finished])
         for index in self._missed[:limit]:
             self._missed.remove(index)
-            if not self._log_once(self._stored(index)):
+            if not self._log_once(Finished.read(self.run.iteration(index))):
                 self._missed.append(index)
                 return
 
@@ -130,27 +128,10 @@ class Recorder:
         # its time is the tables', so that logging it again after a kill gives the same point
         return self.tracker.log_iteration(
             IterationRecord(
-                done.index, done.metrics, _time_of(done), done.alarms if newest else None, contents
+                done.index, done.metrics, done.finished_at, done.alarms if newest else None, contents
             )
-        )
-
-    def _stored(self, index: int) -> Finished:
-        """A finished iteration as it lies in the run's folder."""
-        tables, manifests = stored_tables(self.run, index)
-        found = json.loads(self.run.iteration(index).folder.read_text("done.json") or "{}")
-        return Finished(
-            index,
-            tables,
-            {m.stage: m for m in manifests},
-            found.get("metrics", {}),
-            [Alarm(**alarm) for alarm in found.get("alarms", ())],
-            found.get("seconds", 0.0),
         )
 
 
 def _is_marked(folder: Folder) -> bool:
     return folder.read_text(MARK) is not None
-
-
-def _time_of(done: Finished) -> float:
-    return max(m.finished_at for m in done.manifests.values())

@@ -5,25 +5,30 @@ What `pipeline.run.execution` finds finished is loaded instead of run. That is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.plan.assemble import Plan
+from pipeline.plan.blocks import Block
 from pipeline.plan.evaluation import EvaluationPlan
-from pipeline.run.evaluation import Evaluated, evaluated, place_of
-from pipeline.run.execution import Finished, run_stages
+from pipeline.run.evaluation import evaluated
+from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
 from pipeline.settings.program import hint
-from pipeline.store import run as store
-from pipeline.store.run import IterationStore, Run, finished_metrics
+from pipeline.store.differences import dump
+from pipeline.store.evaluated import Evaluated
+from pipeline.store.finished import MARK, Finished, joined
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run, carried_tables, finished_metrics
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
-from stages.base import Progress
+from stages.base import Progress, check_chain
 from stages.tables.parquet import write_bytes
 from workflows.errors import RunFailed, UsageError
 
@@ -62,21 +67,42 @@ class Runner:
             RunFailed: nothing could be trained on, or a budget of failures was spent.
             UsageError: settings changed in a way that the finished stages contradict.
         """
-        index = self.next_index()
-        iteration = self.run.iteration(index)
-        done = run_stages(
-            self.plan.stages,
-            iteration,
-            self.plan.fingerprints,
-            what=f"iteration {index} of run {self.run.name!r}",
-            progress=self.progress,
-            fleet=self.fleet,
-            tables=store.carried_tables(self.run, index, self.plan.stages),
-        )
-        self._record(iteration, done)
+        iteration = self.run.iteration(self.next_index())
+        blocks: list[Finished] = []
+        while (block := self._next_block(iteration.index, blocks)) is not None:
+            blocks.append(self._run_block(iteration.at(block.index), block, blocks))
+        self._refuse_other_blocks(iteration, len(blocks))
+        done = self._record(joined(blocks))
         self._prune_checkpoints()
         self._check_signal(done)
         return done
+
+    def _next_block(self, iteration: int, blocks: Sequence[Finished]) -> Block | None:
+        manifests = [{m.stage: m for m in block.manifests.values()} for block in blocks]
+        return self.plan.schedule.next_block(self.plan, iteration, manifests)
+
+    def _run_block(self, place: IterationStore, block: Block, before: Sequence[Finished]) -> Finished:
+        of_block = f", block {place.block}" if place.block else ""
+        shared = {table: before[earlier].tables[table] for table, earlier in block.shared.items()}
+        check_chain(block.stages, {name: table.schema for name, table in shared.items()})
+        return run_stages(
+            block.stages,
+            place,
+            block.fingerprints,
+            what=f"iteration {place.index}{of_block} of run {self.run.name!r}",
+            progress=self.progress,
+            fleet=self.fleet,
+            tables=carried_tables(self.run, place, block.stages) | shared,
+        )
+
+    def _refuse_other_blocks(self, iteration: IterationStore, count: int) -> None:
+        """Refuse an iteration with more blocks than the schedule has: another one began them."""
+        if (blocks := len(iteration.blocks())) > count:
+            raise UsageError(
+                f"iteration {iteration.index} of run {self.run.name!r} has {blocks} blocks, and with these "
+                f"settings it has {count}: another [schedule] began it; set it back to finish the iteration, "
+                "or start anew with --new"
+            )
 
     def train(
         self,
@@ -115,7 +141,7 @@ class Runner:
                 f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
                 f"evaluated (`{hint('run iteration')}`)"
             )
-        place = place_of(self.run, plan.split, index)
+        place = self.run.evaluation(plan.split, index)
         self.fleet.player_specs["evaluate"] = plan.player_spec
         done = run_stages(
             plan.stages,
@@ -126,8 +152,8 @@ class Runner:
             fleet=self.fleet.lend("evaluate"),
             remedy=f"set them back, or remove {place.folder.url} to evaluate anew",
         )
-        found = evaluated(plan, self.run, done)
-        place.folder.write_text("result.json", store.dump(found.as_dict()))
+        found = evaluated(plan, done)
+        place.folder.write_text("result.json", dump(found.as_dict()))
         self._keep_best(plan, found)
         if self.recorder.evaluation(found, self.curves):
             self._log_missed_evaluations(plan)
@@ -136,14 +162,14 @@ class Runner:
     def _log_missed_evaluations(self, plan: EvaluationPlan) -> None:
         """Log finished evaluations that the tracker has missed; those made with other settings can't be."""
         for index in self.recorder.missed_evaluations(plan.split):
-            place = place_of(self.run, plan.split, index)
+            place = self.run.evaluation(plan.split, index)
             if not all(place.manifest(stage) for stage in plan.stages):
                 continue
             try:
                 done = run_stages(plan.stages, place, plan.fingerprints, what="", progress=self.progress)
             except UsageError:
                 continue
-            self.recorder.evaluation(evaluated(plan, self.run, done), self.curves)
+            self.recorder.evaluation(evaluated(plan, done), self.curves)
 
     def curves(self) -> dict[str, bytes]:
         """The learning curves up to now, which are also left in the run's folder `report`."""
@@ -157,35 +183,35 @@ class Runner:
 
     def version_of(self, model_id: str) -> int:
         """Version after the newest finished update of this model; 0 for the initial weights."""
-        newest_first = (self.run.iteration(index) for index in reversed(self.run.iterations()))
-        return newest_version(newest_first, model_id) or 0
+        return newest_version(self.run.newest_first(), model_id) or 0
 
-    def stored_updates(self, model_id: str, version: int) -> list[tuple[int, dict[str, Any]]]:
+    def stored_updates(self, model_id: str, version: int) -> list[dict[str, Any]]:
         """The finished updates that took this model on from `version`: see `updates_since`."""
-        places = (self.run.iteration(index) for index in self.run.iterations())
-        return updates_since(places, model_id, version, lambda index: store.stored_tables(self.run, index)[0])
+        return updates_since(self.run.newest_first(), model_id, version, lambda place: place.tables()[0])
 
-    def _record(self, iteration: IterationStore, done: Finished) -> None:
-        seconds = {name: m.seconds for name, m in done.manifests.items()}
-        done.metrics = iteration_metrics(done.tables, done.accounts, seconds)
-        done.metrics |= measured_by_stages({name: m.metrics for name, m in done.manifests.items()})
+    def _record(self, done: Finished) -> Finished:
+        """Measure a finished iteration, log it, and mark it as done."""
+        metrics = iteration_metrics(done.tables, done.accounts, done.stage_seconds)
+        metrics |= measured_by_stages(done.stage_metrics)
         if self._series is None:
             self._series = finished_metrics(self.run)
         before = total_cost(m for index, m in self._series.items() if index < done.index)
-        done.metrics |= cost_metrics(done.metrics, self.fleet.peak_memory(), before)
-        self._series[done.index] = done.metrics
-        done.alarms = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms)
+        metrics |= cost_metrics(metrics, self.fleet.peak_memory(), before)
+        self._series[done.index] = metrics
+        raised = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms)
+        done = replace(done, metrics=metrics, alarms=tuple(raised))
         self.recorder.iteration(done)
-        iteration.folder.write_text(
-            "done.json",
-            store.dump(
+        done.store.folder.write_text(
+            MARK,
+            dump(
                 {
                     "seconds": done.seconds,
-                    "metrics": done.metrics,
-                    "alarms": [alarm.as_dict() for alarm in done.alarms],
+                    "metrics": metrics,
+                    "alarms": [alarm.as_dict() for alarm in raised],
                 }
             ),
         )
+        return done
 
     def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:
         """Note the best evaluation of its split, and make sure of a whole checkpoint of what it was of.

@@ -247,6 +247,16 @@ class EvaluateSection(Section):
     """Share of episodes that may fail for causes that are not the policy's before the evaluation fails."""
 
 
+class ScheduleSection(Section):
+    """In which order the models of a team are updated, and on which plays."""
+
+    use: str = "simultaneous"
+    """simultaneous, sequential (one model after another, on plays of the team as it is by then), or an import
+    path."""
+    options: dict[str, Any] = {}
+    """Options of the schedule, such as order = ["reader", "answerer"] of sequential."""
+
+
 class CheckpointsSection(Section):
     every: Positive = 1
     """Updates from one whole checkpoint to the next; the last update gets one in any case."""
@@ -294,6 +304,8 @@ class Settings(Section):
     """Returns and advantages of rewards."""
     ppo: PpoSection = PpoSection()
     """The update."""
+    schedule: ScheduleSection = ScheduleSection()
+    """The order of updates within an iteration."""
     advantage: AdvantageSection = AdvantageSection()
     """Advantages of tokens."""
     critic: CriticSection | None = None

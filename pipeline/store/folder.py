@@ -59,6 +59,16 @@ class Folder:
         # object stores may list the folder itself, as an empty object
         return sorted(p.rsplit("/", 1)[-1] for p in paths if p != self.path)
 
+    def files(self, name: str, but: str) -> list[str]:
+        """Every file of this name at any depth but below the child `but`, by relative name, sorted."""
+        try:
+            with reached(self.fs, self.url):
+                paths = self.fs.find(self.path)
+        except FileNotFoundError:
+            return []
+        inside = [path.removeprefix(self.path).lstrip("/") for path in paths]
+        return sorted(p for p in inside if p.rpartition("/")[2] == name and not p.startswith(f"{but}/"))
+
     def remove(self, name: str) -> None:
         """Remove a file or folder, of a folder the manifest first: half of one must not look whole."""
         path = f"{self.path}/{name}"

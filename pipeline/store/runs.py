@@ -8,8 +8,10 @@ from typing import Any
 
 from pipeline.settings.program import hint
 from pipeline.settings.schema import Settings
+from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
-from pipeline.store.run import Run, differences, package_versions, plain
+from pipeline.store.manifest import package_versions
+from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
 from workflows.errors import UsageError, did_you_mean
 

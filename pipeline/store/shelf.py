@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pipeline.run.evaluation import place_of
 from pipeline.settings.names import slug
 from pipeline.settings.program import hint
-from pipeline.store.run import IterationStore, Manifest, Run, tables_at
+from pipeline.store.finished import MARK, RESULT, Finished, by_key, joined
+from pipeline.store.manifest import Manifest
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
 Kind = Literal["iteration", "evaluation"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One iteration or evaluation. Of a replay, the tables that it left as they are are the run's."""
-
-    store: IterationStore
-    tables: Mapping[str, TableRef]
-    manifests: Sequence[Manifest]
-    finished: bool
-    inherited: frozenset[str] = frozenset()  # of a replay: stages whose tables are the run's
-
-    @property
-    def index(self) -> int:
-        return self.store.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +63,27 @@ class Shelf:
             raise UsageError(f"run {self.name!r} has no iteration {index}; it has {there}")
         return index
 
-    def place(self, index: int) -> Place:
-        """One of `indices`, with its tables."""
-        stored = self.run.iteration(index) if self.split is None else place_of(self.run, self.split, index)
-        tables, manifests = tables_at(stored)
+    def place(self, index: int) -> Finished:
+        """One of `indices`, all its blocks. What a replay did not make anew, is its run's."""
+        if self.split is None:
+            of_run = self.run.iteration(index)
+        else:
+            of_run = self.run.evaluation(self.split, index)
         if self.replay is None:
-            mark = "done.json" if self.split is None else "result.json"
-            return Place(stored, tables, manifests, stored.folder.read_text(mark) is not None)
-        own = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
-        own_tables, own_manifests = tables_at(own)
-        tables, kept = laid_over(tables, manifests, own_tables)
+            return Finished.read(of_run, MARK if self.split is None else RESULT)
+        replayed = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
+        blocks = [_laid_over(replayed.at(place.block), place) for place in of_run.blocks()]
         noted = index in replay_info(self.run, self.replay)["iterations"]
-        finished = noted or own.folder.read_text("result.json") is not None
-        inherited = frozenset(m.stage for m in kept)
-        return Place(own, tables, [*kept, *own_manifests], finished, inherited)
+        whole = noted or replayed.folder.read_text(RESULT) is not None
+        return replace(joined(blocks), whole=whole)
+
+
+def _laid_over(replayed: IterationStore, of_run: IterationStore) -> Finished:
+    """One block of a replay: its tables over those of the run."""
+    tables, manifests = of_run.tables()
+    anew, of_replay = replayed.tables()
+    tables, kept = laid_over(tables, manifests, anew)
+    return Finished(replayed, tables, by_key([*kept, *of_replay]), inherited=frozenset(m.key for m in kept))
 
 
 def shelf_of(run: Run, *, split: str | None = None, replay: str | None = None) -> Shelf:

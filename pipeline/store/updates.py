@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from pipeline.store.run import IterationStore, Manifest, Run
+from pipeline.store.manifest import Manifest
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
 from stages.update import UPDATE_ARGUMENTS
 
@@ -21,22 +23,26 @@ def newest_version(newest_first: Iterable[IterationStore], model_id: str) -> int
 
 
 def updates_since(
-    places: Iterable[IterationStore],
+    newest_first: Iterable[IterationStore],
     model_id: str,
     version: int,
-    tables_of: Callable[[int], Mapping[str, TableRef]],
-) -> list[tuple[int, dict[str, Any]]]:
-    """The finished updates that took this model on from `version`, in order: each one's iteration and the
-    tables that it was made from (of `tables_of`), by the arguments of `TrainerGroup.update`."""
-    found: list[tuple[int, dict[str, Any]]] = []
-    for place in places:
+    tables_of: Callable[[IterationStore], Mapping[str, TableRef]],
+) -> list[dict[str, Any]]:
+    """The finished updates that took this model on from `version`, in the order in which they were made:
+    the arguments of `TrainerGroup.update`, with the tables that each was made from (of `tables_of`)."""
+    updates: list[dict[str, Any]] = []
+    for place in newest_first:
         manifest = update_of(place, model_id)
-        if manifest is None or manifest.metrics["version_before"] < version or not moved(manifest):
+        if manifest is None:
             continue
-        tables = tables_of(place.index)
-        arguments = {UPDATE_ARGUMENTS[t.partition("/")[0]]: tables[t] for t in manifest.inputs}
-        found.append((place.index, arguments))
-    return found
+        before = int(manifest.metrics["version_before"])
+        if before < version:
+            break  # versions only grow
+        if moved(manifest):
+            tables = tables_of(place)
+            arguments = {UPDATE_ARGUMENTS[t.partition("/")[0]]: tables[t] for t in manifest.inputs}
+            updates.append({**arguments, "version": before, "at": (place.index, place.block)})
+    return updates[::-1]
 
 
 def update_of(place: IterationStore, model_id: str) -> Manifest | None:
@@ -50,9 +56,15 @@ def moved(manifest: Manifest) -> bool:
 
 
 def are_silent(newest_first: Iterable[IterationStore], models: Collection[str], count: int) -> bool:
-    """Whether the newest `count` iterations, if there are so many, moved no weights of any of the models."""
+    """Whether the newest `count` iterations, if there are so many, moved no weights of any of the models in
+    any of their blocks.
+
+    Args:
+        newest_first: the first block of each iteration.
+    """
     newest = list(islice(newest_first, count))
-    manifests = (update_of(place, model_id) for place in newest for model_id in models)
+    places = (place for iteration in newest for place in iteration.blocks())
+    manifests = (update_of(place, model_id) for place in places for model_id in models)
     return len(newest) == count and not any(manifest and moved(manifest) for manifest in manifests)
 
 

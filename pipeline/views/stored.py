@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from rich.console import RenderableType
@@ -11,8 +12,9 @@ from rich.text import Text
 from pipeline.metrics.alarms import Alarm
 from pipeline.metrics.iteration import iteration_metrics
 from pipeline.store.episodes import Played, find_episode, sample_episodes
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
-from pipeline.store.shelf import Place, Shelf
+from pipeline.store.shelf import Shelf
 from pipeline.views.files import update_summaries
 from pipeline.views.output import print_pages
 from pipeline.views.render import IterationView, evaluation_table, summary, summary_dict
@@ -43,7 +45,7 @@ def print_place(
     pages: list[RenderableType] = [summary(view)]
     data = summary_dict(view)
     if shelf.split is not None and (scores := _scores(place)):
-        counts = {name: value for m in place.manifests for name, value in m.metrics.items()}
+        counts = {n: value for of_stage in place.stage_metrics.values() for n, value in of_stage.items()}
         pages.insert(0, evaluation_table(shelf.split, place.index, scores, counts))
         data |= {"scores": scores}
     for played in shown:
@@ -51,15 +53,13 @@ def print_place(
     print_pages(pages, data | {"episodes": [transcript_dict(p) for p in shown]}, as_json)
 
 
-def stored_view(shelf: Shelf, place: Place) -> IterationView:
+def stored_view(shelf: Shelf, place: Finished) -> IterationView:
     """The summary of what is stored, computed from its tables."""
     run, index = shelf.run, place.index
     # the tables of a replay are partly its run's, whose stages took their time then
-    made_here = [m for m in place.manifests if m.stage not in place.inherited]
-    seconds = {m.stage: m.seconds for m in made_here}
-    accounts = [a for m in place.manifests for a in m.accounts]
-    notes = [n for m in made_here for n in m.notes]
-    if not place.finished:
+    anew = replace(place, manifests={k: m for k, m in place.manifests.items() if k not in place.inherited})
+    seconds, notes, accounts = anew.stage_seconds, anew.notes, place.accounts
+    if not place.whole:
         notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
     where = {"tables": place.store.folder.url}
     alarms: list[str] = []
@@ -92,22 +92,22 @@ def stored_alarms(run: Run, index: int) -> list[Alarm]:
     return [Alarm(**raw) for raw in json.loads(text).get("alarms", ())] if text else []
 
 
-def _place(shelf: Shelf, index: int | None, episode: str | None) -> Place:
+def _place(shelf: Shelf, index: int | None, episode: str | None) -> Finished:
     """The place of `index`, else the one that the episode is of, else the newest."""
-    head = (episode or "").partition("/")[0]
+    head = (episode or "").partition("/")[0].partition(".")[0]  # "00000/…", or "00000.1/…" of block 1
     if index is None and head.isdigit():
         index = int(head)
     return shelf.place(shelf.chosen(index))
 
 
-def _scores(place: Place) -> list[dict[str, Any]]:
+def _scores(place: Finished) -> list[dict[str, Any]]:
     scores: list[dict[str, Any]] = json.loads(place.store.folder.read_text("result.json") or "{}").get(
         "scores", []
     )
     return scores
 
 
-def _found(place: Place, title: str, episode: str, full: bool) -> Played:
+def _found(place: Finished, title: str, episode: str, full: bool) -> Played:
     there = "episodes" in place.tables
     played = find_episode(place.tables, episode, full=full) if there else None
     if played is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.views.files import update_summaries
 from pipeline.views.output import print_pages
@@ -24,8 +25,7 @@ from pipeline.views.render import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.run.evaluation import Evaluated
-    from pipeline.run.execution import Finished
+    from pipeline.store.evaluated import Evaluated
 
 
 def print_summary(
@@ -50,7 +50,7 @@ def summary_of(
             metrics=finished.metrics,
             accounts=finished.accounts,
             updates=update_summaries(finished.tables),
-            seconds={name: manifest.seconds for name, manifest in finished.manifests.items()},
+            seconds=finished.stage_seconds,
             notes=finished.notes,
             alarms=[f"{a.key}, as above" if a.key in printed else str(a) for a in finished.alarms],
             resumed=finished.resumed,

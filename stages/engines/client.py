@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stages.ray_errors import from_ray
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Message, Sampling
+from workflows.errors import CadreError, InfraError
 
 
 class EngineClient:
@@ -81,3 +81,26 @@ class EngineClient:
         except RayError as error:
             raise from_ray(error, f"engine of {self.base_id!r}") from None
         return replace(completion, text=self.renderer.decode(completion.token_ids))
+
+
+def from_ray(error: BaseException, who: str) -> CadreError:
+    """Ray's wrapper around a failure as one of our errors: our own kind as itself, all else as InfraError."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, CadreError):
+        return cause
+    if isinstance(error, CadreError):
+        return error  # Ray makes a class that is both where it can
+    if cause is not None:
+        return InfraError(f"{who} failed: {type(cause).__name__}: {cause}")
+    return InfraError(f"{who} is gone: {last_words(error)}")
+
+
+def last_words(error: BaseException) -> str:
+    """The lines of Ray's report that say why a worker ended, out of memory above all."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = ("cause", "exit", "killed", "memory", "signal", "oom", "error")
+    chosen = [line for line in lines if any(word in line.lower() for word in telling)][:4] or lines[:2]
+    text = " ".join(chosen)[:600]
+    if "memory" in text.lower() or "oom" in text.lower():
+        text += " (most often the machine ran out of memory: fewer engines, a smaller kv_cache_gib)"
+    return text or type(error).__name__

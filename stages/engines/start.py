@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from stages.engines.base import EngineServer, EngineSpec, Weights
-from stages.engines.client import EngineClient
+from stages.engines.client import EngineClient, from_ray
 from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
-from stages.ray_errors import ends_the_run
 from workflows.engine import Completion, Sampling
-from workflows.errors import CadreError, RunFailed, describe
+from workflows.errors import CadreError, RunFailed, UsageError
 
 
 class EngineActor:
@@ -58,7 +57,7 @@ class EngineActor:
         except Exception as error:
             raise RunFailed(
                 f"the {spec.kind} engine of {spec.base_id!r} ({spec.checkpoint}) does not start: "
-                f"{describe(error)}\n{traceback.format_exc(limit=-3)}"
+                f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             ) from None
 
     def _ready_server(self) -> EngineServer:
@@ -134,7 +133,9 @@ def wait_ready(handles: Sequence[Any], timeout_seconds: float = 600) -> list[dic
     except GetTimeoutError:
         failure: CadreError = RunFailed(f"an engine was not up after {timeout_seconds:.0f} s")
     except RayError as error:
-        failure = ends_the_run(error, "an engine that was starting")
+        failure = from_ray(error, "an engine that was starting")
+        if not isinstance(failure, UsageError | RunFailed):
+            failure = RunFailed(str(failure))
     for handle in handles:
         ray.kill(handle)
     raise failure

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stages.ray_errors import ends_the_run
+from stages.engines.client import from_ray
 from stages.tables.parquet import TableRef, TableSink, write_bytes
 from workflows.engine import AnyEngine, EngineHooks
-from workflows.errors import RunFailed, SchemaError
+from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
 from workflows.hooks import hooks_of
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
@@ -55,6 +55,7 @@ class Shard:
     tasks: TableRef
     sinks: Mapping[str, TableSink]
     receipts: str  # folder of the receipts; a shard is finished when its receipt is there
+    block: int = 0
 
     @property
     def receipt_uri(self) -> str:
@@ -108,7 +109,7 @@ class PlayerActor:
         try:
             async with asyncio.TaskGroup() as playing:  # one that can't be played ends the others too
                 plays = [
-                    playing.create_task(self._play(task, shard.iteration, sample))
+                    playing.create_task(self._play(task, shard, sample))
                     for task in tasks
                     for sample in range(shard.group_size)
                 ]
@@ -116,9 +117,9 @@ class PlayerActor:
             raise failed.exceptions[0] from None
         return await asyncio.to_thread(self._write, shard, [play.result() for play in plays])
 
-    async def _play(self, task: Mapping[str, Any], iteration: int, sample: int) -> Played:
+    async def _play(self, task: Mapping[str, Any], shard: Shard, sample: int) -> Played:
         async with self.slots:
-            played = await self.player.play(task, iteration=iteration, sample=sample)
+            played = await self.player.play(task, iteration=shard.iteration, sample=sample, block=shard.block)
         self.progress_counts["episodes"] += 1
         self.progress_counts["turns"] += len(played.turns)
         self.progress_counts["tokens"] += played.episode["num_response_tokens"]
@@ -196,7 +197,7 @@ def start_player(spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str |
         ray.get(handle.start.remote())
     except ray.exceptions.RayError as error:
         ray.kill(handle)
-        raise ends_the_run(error, "the player") from None
+        raise _told(error, "the player") from None
     return handle
 
 
@@ -220,7 +221,13 @@ def play_shard(player: Any, shard: Shard, stall_seconds: float = STALL_SECONDS) 
             "condition or another plain function of the workflow does not return"
         ) from None
     except ray.exceptions.RayError as error:
-        failure = ends_the_run(error, f"the player of shard {shard.index}")
+        failure = _told(error, f"the player of shard {shard.index}")
         failure.add_note("finished shards are kept: run the same settings again to go on")
         raise failure from None
     return receipt
+
+
+def _told(error: Exception, who: str) -> CadreError:
+    """A failure in a player actor as one of our errors; a fault of its own code or its end fails the run."""
+    failure = from_ray(error, who)
+    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure

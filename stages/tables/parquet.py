@@ -52,6 +52,11 @@ class TableRef:
     def rows(self) -> int:
         return sum(p.rows for p in self.parts)
 
+    @property
+    def hash(self) -> str:
+        """Hash of the table's content, from those of its parts."""
+        return hashlib.blake2b("".join(p.hash for p in self.parts).encode(), digest_size=16).hexdigest()
+
     def read_part(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         url = f"{self.folder}/{self.parts[index].name}"
         if self.version == SCHEMA_VERSION:

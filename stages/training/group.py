@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
-from stages.ray_errors import ends_the_run
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
-from workflows.errors import RunFailed
+from workflows.errors import CadreError, RunFailed
 
 Progress = Callable[[int, int], None]  # rows and tokens since the last call
 WATCH_SECONDS = 1.0
@@ -91,20 +90,22 @@ class TrainerGroup:
     def update(
         self,
         partition: TableRef,
-        iteration: int,
+        version: int,
         on_progress: Progress | None = None,
         advantages: TableRef | None = None,
         scores: TableRef | None = None,
         off_policy: bool = False,
+        at: tuple[int, int] = (0, 0),
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
-        Each rank reads only its own rows. A second delivery of the same iteration returns the same
-        report and trains nothing.
+        Each rank reads only its own rows. An update is known by its model, the version that it starts from,
+        and the content of what it trains on (`update_id_of`): a second delivery of the newest one returns
+        its report and trains nothing, and any other has to start from the trainer's version.
 
         Args:
             partition: the rows.
-            iteration: what the update is of.
+            version: of the weights that the update starts from.
             on_progress: called about once a second with the rows and tokens trained since its last
                 call (every epoch counts anew).
             advantages: `token_advantages/<model>`, part by part with the rows of the partition; without
@@ -112,14 +113,15 @@ class TrainerGroup:
             scores: `scores/<model>`, likewise; what it does not have (old logprobs, values) is computed.
             off_policy: take rows that other weights sampled; they must have importance weights, which
                 carry the loss from their sampler to the trainer's weights as they are.
+            at: the iteration and the block that the update is of.
 
         Raises:
-            RunFailed: rows of another version, a partition made for more ranks, tables whose rows do
-                not belong together or that lack what the loss needs, a loss or gradient that is not
-                finite, or a rank that died or fell silent.
+            RunFailed: another version than the trainer's, or rows of another one, a partition made for
+                more ranks, tables whose rows do not belong together or that lack what the loss needs, a
+                loss or gradient that is not finite, or a rank that died or fell silent.
         """
         reports = self._call(
-            "update", "update", partition, iteration, advantages, scores, off_policy, watch=on_progress
+            "update", "update", partition, version, advantages, scores, off_policy, at, watch=on_progress
         )
         self._version = reports[0].version_after
         return reports[0]
@@ -246,8 +248,7 @@ class TrainerGroup:
             return [ray.get(r) for r in refs]
         except ray.exceptions.RayError as error:
             self.close()
-            who = f"the trainer of model {self.spec.model_id!r}, asked to {what},"
-            raise ends_the_run(error, who, "lower ppo.micro_batch_tokens") from None
+            raise _plain(error, self.spec, what) from None
         except BaseException:
             self.close()
             raise
@@ -259,3 +260,16 @@ def _check_same_base(spec: TrainerSpec, other: TrainerSpec) -> None:
     assert spec.adapter is not None and other.adapter is not None  # noqa: PT018
     for name in (*shared, "num_threads", "num_gpus"):
         assert getattr(spec, name) == getattr(other, name), f"{name} of adapters on one base"
+
+
+def _plain(error: Exception, spec: TrainerSpec, what: str) -> CadreError:
+    """A worker's own error as itself; anything else as one sentence with the worker's last words."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, CadreError):
+        return cause
+    words = str(cause if cause is not None else error).strip().splitlines()
+    last = next((line.strip() for line in reversed(words) if line.strip()), type(error).__name__)
+    hint = ""
+    if type(error).__name__ in ("ActorDiedError", "WorkerCrashedError", "OutOfMemoryError"):
+        hint = "; a rank's process ended, most often because memory ran out: lower the micro-batch tokens"
+    return RunFailed(f"trainer of model {spec.model_id!r} failed to {what}: {last}{hint}")

@@ -13,20 +13,27 @@ from stages.training.unit import Unit
 
 def report_of(
     unit: Unit,
-    iteration: int,
+    update_id: str,
+    at: tuple[int, int],
     plan: list[MiniBatch],
     excluded: Counter[str],
     steps: list[dict[str, Any]],
     total: Totals,
     seconds: float,
 ) -> UpdateReport:
-    """The report of an update that made `steps`; the unit is still at the version from before it."""
+    """The report of an update that made `steps`; the unit is still at the version from before it.
+
+    `at` is the iteration and the block.
+    """
     made = [m for m in plan if m.skipped is None]
     skipped = None if made else next((m.skipped for m in plan if m.skipped == NO_SIGNAL), NO_ROWS)
     before = unit.version
     after = before + bool(made)
+    iteration, block = at
     shared = {
         "iteration": iteration,
+        "block": block,
+        "update_id": update_id,
         "model_id": unit.spec.model_id,
         "version_before": before,
         "version_after": after,
@@ -59,4 +66,6 @@ def report_of(
         excluded={reason: n for reason, n in sorted(excluded.items()) if n},
         steps=[{**shared, **row} for row in steps],
         summary={**shared, **summary},
+        block=block,
+        update_id=update_id,
     )

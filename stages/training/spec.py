@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from stages.tables.parquet import TableRef
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from workflows.errors import UsageError
@@ -68,7 +71,11 @@ class TrainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one update did. `steps` and `summary` are rows of the `UPDATES` table."""
+    """What one update did. `steps` and `summary` are rows of the `UPDATES` table.
+
+    `update_id` says which update it was: see `update_id_of`. Reports of checkpoints that were written before
+    there were blocks have none.
+    """
 
     model_id: str
     iteration: int
@@ -82,10 +89,20 @@ class UpdateReport:
     excluded: dict[str, int] = field(default_factory=dict)  # rows of the partition not trained on, by reason
     steps: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
+    block: int = 0
+    update_id: str = ""
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""
         return [*self.steps, self.summary]
+
+
+def update_id_of(model_id: str, version: int, tables: Iterable[TableRef | None]) -> str:
+    """What makes an update the one that it is: the model, the version that it starts from, and the content
+    of the tables that it reads."""
+    hashes = ["-" if table is None else table.hash for table in tables]
+    text = "\0".join([model_id, str(version), *hashes])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 # Bytes per parameter: fp32 master, two fp32 moments and fp32 gradients, beside the compute weights and

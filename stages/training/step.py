@@ -20,7 +20,7 @@ from stages.training.loss.loss import TokenSums, ValueSums, policy_loss, terms_o
 from stages.training.network.packing import MicroBatch
 from stages.training.plan import MiniBatch, plan_update
 from stages.training.report import report_of
-from stages.training.spec import UpdateReport
+from stages.training.spec import UpdateReport, update_id_of
 from stages.training.totals import Totals
 from stages.training.unit import Unit
 from workflows.errors import RunFailed
@@ -29,19 +29,26 @@ from workflows.errors import RunFailed
 def run_update(
     unit: Unit,
     partition: TableRef,
-    iteration: int,
+    version: int,
     advantages: TableRef | None,
     scores: TableRef | None,
     off_policy: bool = False,
+    at: tuple[int, int] = (0, 0),
 ) -> UpdateReport:
-    """See `TrainerGroup.update`; every rank calls this and gets the same report."""
+    """See `TrainerGroup.update`; every rank calls this and gets the same report.
+
+    Args:
+        at: iteration and block, for the report.
+    """
+    update_id = update_id_of(unit.spec.model_id, version, (partition, advantages, scores))
     last = unit.last_report
-    if last is not None and last.iteration == iteration:
+    if last is not None and last.update_id == update_id:
         return last
-    if last is not None and iteration < last.iteration:
+    if version != unit.version:
         raise RunFailed(
-            f"model {unit.spec.model_id!r} has trained on iteration {last.iteration}; it can't train on "
-            f"iteration {iteration} now; resume from an older checkpoint to redo it"
+            f"model {unit.spec.model_id!r}: the update of iteration {at[0]}, block {at[1]}, starts from "
+            f"version {version}, and the trainer is at version {unit.version}; resume from the checkpoint "
+            f"of version {version} to make it"
         )
     started = time.perf_counter()
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
@@ -55,7 +62,7 @@ def run_update(
                 row["step"] = epoch * len(plan) + mini_batch.index
                 steps.append(row)
                 total.merge(step_total)
-    return report_of(unit, iteration, plan, excluded, steps, total, time.perf_counter() - started)
+    return report_of(unit, update_id, at, plan, excluded, steps, total, time.perf_counter() - started)
 
 
 def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:

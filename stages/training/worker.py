@@ -89,17 +89,18 @@ class TrainWorker:
     def update(
         self,
         partition: TableRef,
-        iteration: int,
+        version: int,
         advantages: TableRef | None = None,
         scores: TableRef | None = None,
         off_policy: bool = False,
+        at: tuple[int, int] = (0, 0),
     ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
 
         self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        report = run_update(self.unit, partition, iteration, advantages, scores, off_policy)
+        report = run_update(self.unit, partition, version, advantages, scores, off_policy, at)
         self._failed = False
         self.unit.version = report.version_after
         self.unit.last_report = report

@@ -17,7 +17,7 @@ from pipeline.replays.replayer import replay
 from pipeline.replays.source import Source
 from pipeline.run.cluster import start_ray
 from pipeline.settings.schema import Settings
-from pipeline.store.run import Run, tables_at
+from pipeline.store.run import Run
 from stages.base import Quiet
 from stages.tables.parquet import TableRef
 from tests.benchmarks.peer import peak_memory, serve
@@ -44,7 +44,7 @@ def prepare(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, A
             if not run.exists:
                 shape = Shape(turns, prompt_tokens=prompt, response_tokens=response)
                 run, _ = write_iterations(settings, shape)
-            rows[size] = tables_at(run.iteration(0))[0]["turns"].rows
+            rows[size] = run.iteration(0).tables()[0]["turns"].rows
         return rows
 
     def handle(request: dict[str, Any]) -> dict[str, Any]:

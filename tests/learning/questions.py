@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.plan.assemble import Plan, assemble, assemble_evaluation
-from pipeline.run.execution import Finished
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
 from pipeline.settings.schema import Settings
 from pipeline.store.export import export_model
+from pipeline.store.finished import Finished
 from pipeline.store.runs import find_run
 from stages.base import Quiet
 from stages.evaluate import Estimate, estimate_mean

@@ -11,10 +11,10 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.plan.assemble import assemble
-from pipeline.run.execution import Finished
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
+from pipeline.store.finished import Finished
 from stages.base import Quiet
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -22,7 +22,7 @@ from pipeline.replays.record import record_replay
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import with_values
 from pipeline.replays.source import Source
-from pipeline.store.run import Run, tables_at
+from pipeline.store.run import Run
 from pipeline.views.render import as_text, plain
 from rewards.base import PlayedEpisode
 from rewards.f1_by_round import F1ByRound
@@ -199,7 +199,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Run:
 
     for index in (0, 1):
         place = run.iteration(index)
-        tables = tables_at(place)[0]
+        tables = place.tables()[0]
         run_stages(plan.stages, place, plan.fingerprints, what="", progress=Quiet(), tables=tables)
     return run
 
@@ -227,12 +227,11 @@ def test_each_variant_is_the_replay_that_it_would_be_alone(run: Run, found: Abla
             mine = found.replays["outcome"].done[index].tables[table]
             assert mine.parts == expected.done[index].tables[table].parts
     twice = pl.DataFrame(found.replays["twice"].done[0].tables["credit"].read()).sort(TURN_KEYS)
-    once = pl.DataFrame(tables_at(run.iteration(0))[0]["credit"].read()).sort(TURN_KEYS)
+    once = pl.DataFrame(run.iteration(0).tables()[0]["credit"].read()).sort(TURN_KEYS)
     assert (twice["advantage"].drop_nulls() == 2 * once["advantage"].drop_nulls()).all()
     assert found.agreement.advantages["stored", "twice"] == pytest.approx(1.0)
     assert found.agreement.turns == 2 * once["return"].count() - (
-        once["return"].count()
-        - pl.DataFrame(tables_at(run.iteration(1))[0]["credit"].read())["return"].count()
+        once["return"].count() - pl.DataFrame(run.iteration(1).tables()[0]["credit"].read())["return"].count()
     )
 
 
@@ -246,7 +245,7 @@ def test_an_ablation_again_computes_nothing_and_says_the_same(
     assert again.agreement.as_dict() == found.agreement.as_dict()
     for replayed in again.replays.values():
         for done in replayed.done.values():
-            assert done.resumed == list(done.manifests)
+            assert list(done.resumed) == list(done.manifests)
     page = as_text(ablation_page(found, None), 140)
     assert all(name in page for name in ("stored", "twice", "planner", "Spearman"))
     assert plain(ablation_dict(found, None))["folder"] in page

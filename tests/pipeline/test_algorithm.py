@@ -148,9 +148,10 @@ def test_the_first_iteration_has_no_baselines_before_it(scripted: Settings, tmp_
     found = assemble(parse_settings(raw))
     credit = next(s for s in found.stages if isinstance(s, CreditStage))
     assert credit.outputs["baselines"] == BASELINES
-    carried = carried_tables(Run(str(tmp_path), "r"), 0, found.stages)
+    run = Run(str(tmp_path), "r")
+    carried = carried_tables(run, run.iteration(0), found.stages)
     assert (carried["baselines_before"].rows, carried["baselines_before"].schema) == (0, BASELINES)
-    assert carried_tables(Run(str(tmp_path), "r"), 0, plan(scripted).stages) == {}
+    assert carried_tables(run, run.iteration(0), plan(scripted).stages) == {}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -19,7 +19,7 @@ from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.settings.reading import load_settings, parse_settings
 from pipeline.settings.schema import Settings
 from pipeline.settings.section import Section
-from pipeline.store.run import plain
+from pipeline.store.differences import plain
 from tests.conftest import SCRIPTED, merge
 
 RECORD = Path(__file__).with_name("recorded_fingerprints.json")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.metrics.alarms import Alarm
-from pipeline.run.evaluation import Evaluated, place_of
-from pipeline.run.execution import Finished
 from pipeline.run.recorder import Recorder
 from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
-from pipeline.store.run import IterationStore, Run, dump, tables_at
+from pipeline.store.differences import dump
+from pipeline.store.evaluated import Evaluated
+from pipeline.store.finished import Finished
+from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder
 from tests.support.report_runs import in_parts, new_run, store, team_episode
@@ -54,8 +56,8 @@ class Tracked:
         """An iteration as a runner ends it: recorded, and then marked as done."""
         place = self.run.iteration(index)
         store(place, in_parts(team_episode(k, k / 4, index=index) for k in range(4)), done=False)
-        done = finished(place)
-        done.metrics, done.alarms = {"return/mean": index / 4}, alarms
+        done = Finished.read(place)
+        done = replace(done, metrics={"return/mean": index / 4}, alarms=tuple(alarms))
         recorder.iteration(done)
         content = {"seconds": 1.0, "metrics": done.metrics, "alarms": [a.as_dict() for a in alarms]}
         place.folder.write_text("done.json", dump(content))
@@ -87,11 +89,6 @@ class Tracked:
         )
         assert len({t.info.client_request_id for t in found}) == len(found)
         return {str(t.info.client_request_id): t for t in found}
-
-
-def finished(place: IterationStore) -> Finished:
-    tables, manifests = tables_at(place)
-    return Finished(place.index, tables, {m.stage: m for m in manifests})
 
 
 def test_what_a_tracker_missed_is_logged_once_it_is_back(tmp_path: Path) -> None:
@@ -135,11 +132,11 @@ def test_episodes_of_an_evaluation_are_traces_beside_those_of_training(tmp_path:
     values = [{"name": "f1", "value": k / 4} for k in range(4)]
     ids = [row["episode_id"] for row in rows["episodes"][1]]
     scores = [{"episode_id": e, "values": [v]} for e, v in zip(ids, values, strict=True)]
-    place = place_of(at.run, "dev", 1)
+    place = at.run.evaluation("dev", 1)
     tables = {name: rows[name] for name in ("tasks", "turns", "episodes")}
     store(place, {**tables, "evaluation": [[], scores]}, done=False)
     place.folder.write_text("result.json", json.dumps({}))
-    found = Evaluated("dev", 1, (), finished(place), "", "f1")
+    found = Evaluated("dev", 1, (), Finished.read(place), "", "f1")
 
     assert recorder.missed_evaluations("dev") == [1]
     assert recorder.evaluation(found, dict)

@@ -22,7 +22,7 @@ from pipeline.replays.settings import overridden
 from pipeline.replays.source import Source
 from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
-from pipeline.store.run import Run, tables_at
+from pipeline.store.run import Run
 from pipeline.views.progress import RichProgress
 from rewards.credit.rloo import Rloo
 from rewards.f1_by_round import F1ByRound
@@ -57,7 +57,7 @@ def stored_run(root: Path, count: int = 2, **changes: Any) -> Run:
     plan, carried = plan_of(run), {}
     for index in range(count):
         place = run.iteration(index)
-        tables = dict(tables_at(place)[0])
+        tables = dict(place.tables()[0])
         if "running_baseline" in str(changes):
             tables["baselines_before"] = carried.get("baselines") or TableRef("baselines", "", BASELINES, ())
         pure = [s for s in plan.stages if s.name in ("reward", "credit", "partition")]
@@ -217,7 +217,7 @@ def test_all_stages_again_give_the_stored_bits_and_a_changed_number_is_found(run
         result = replayed(each, again=True)
         assert result.verified == tables
         for index, done in result.done.items():
-            stored, _ = tables_at(each.iteration(index))
+            stored, _ = each.iteration(index).tables()
             for name, table in done.tables.items():
                 if name in stored:
                     assert table.read().equals(stored[name].read()), name
@@ -229,7 +229,7 @@ def test_a_stored_number_that_is_not_what_its_settings_give_is_found(tmp_path: P
     bent = stored_run(tmp_path, 1)
     place = bent.iteration(0)
     manifest = json.loads(place.folder.read_text("credit/manifest.json") or "")
-    table = tables_at(place)[0]["credit"]
+    table = place.tables()[0]["credit"]
     rows = table.read_part(0).to_pylist()
     next(row for row in rows if row["return"] is not None)["return"] += 1e-12
     sink = TableSink("credit", table.folder, CREDIT)
@@ -245,7 +245,7 @@ def test_other_credit_gives_what_the_method_gives_and_reads_the_stored_rewards(r
     result = replayed(run, "credit.use=rloo", span="1:2")
     assert list(result.done) == [1]
     assert result.ran == ["credit", "partition"]
-    stored, _ = tables_at(run.iteration(1))
+    stored, _ = run.iteration(1).tables()
     expected = assign_credit(*(stored[n].read() for n in ("turns", "episodes", "rewards")), Rloo("task_role"))
     assert keyed(result.done[1].tables["credit"].read()).equals(keyed(expected))
     assert result.done[1].tables["rewards"].folder == stored["rewards"].folder
@@ -264,7 +264,7 @@ def test_other_rewards_give_what_they_give_and_everything_after_them(run: Run) -
     assert result.ran == ["reward", "credit"]
     reward = WeightedRewards((WeightedReward("f1_by_round", 2.0, F1ByRound(malformed="zero")),))
     for index in (0, 1):
-        stored, _ = tables_at(run.iteration(index))
+        stored, _ = run.iteration(index).tables()
         tables = (stored[n].read() for n in ("tasks", "turns", "episodes"))
         assert keyed(result.done[index].tables["rewards"].read()).equals(keyed(score_turns(*tables, reward)))
     roles = {row["role"]: row for row in result.movement.rows()}
@@ -294,11 +294,11 @@ def test_the_same_label_goes_on_and_other_settings_under_it_are_refused(run: Run
     manifest = first.plan.place(0).folder.read_text("credit/manifest.json")
     first.plan.place(0).folder.remove("partition")  # as if it had been killed there
     again = replayed(run, "credit.use=rloo", label="mine")
-    assert again.done[0].resumed == ["credit"]
-    assert again.done[1].resumed == []
+    assert again.done[0].resumed == ("credit",)
+    assert again.done[1].resumed == ()
     assert again.plan.place(0).folder.read_text("credit/manifest.json") == manifest
     whole = replayed(run, "credit.use=rloo", label="mine")
-    assert [done.resumed for done in whole.done.values()] == [["credit", "partition"]] * 2
+    assert [done.resumed for done in whole.done.values()] == [("credit", "partition")] * 2
     with pytest.raises(UsageError, match=r"credit\.use: 'rloo' → 'grpo'.*another --label"):
         replayed(run, "credit.use=grpo", label="mine")
 
@@ -310,7 +310,7 @@ def test_running_baselines_go_from_one_replayed_iteration_to_the_next(tmp_path: 
     assert replayed(remembering).done == {}
     result = replayed(run, "credit.use=running_baseline", "credit.options={}", until="credit")
     for index in (0, 1):
-        expected, _ = tables_at(remembering.iteration(index))
+        expected, _ = remembering.iteration(index).tables()
         for name in ("credit", "baselines"):
             assert result.done[index].tables[name].read().equals(expected[name].read())
     late = replayed(
@@ -323,7 +323,7 @@ def test_running_baselines_go_from_one_replayed_iteration_to_the_next(tmp_path: 
 def test_gae_replays_from_stored_values(gae_run: Run) -> None:
     result = replayed(gae_run, "advantage.lam=0.5")
     assert result.ran == ["advantage"]
-    stored, _ = tables_at(gae_run.iteration(0))
+    stored, _ = gae_run.iteration(0).tables()
     assert (
         not result.done[0]
         .tables["token_advantages/team"]

@@ -13,8 +13,9 @@ from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import due_stages, replay_plan
 from pipeline.replays.replayer import begin
 from pipeline.replays.settings import changes_of, overridden, with_values
-from pipeline.replays.source import Source, Stored, _span
+from pipeline.replays.source import Source, _span
 from pipeline.settings.reading import parse_settings
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from tests.support.stored_runs import Shape, settings_of, write_iterations, write_run
 from workflows.errors import UsageError
@@ -104,12 +105,14 @@ def test_each_setting_makes_exactly_its_stage_and_later_ones_due(run: Run) -> No
         ("tracking.experiment=x", []),
     ):
         plan = plan_with(run, override)
-        stored = Stored(0, {}, {s.name: made(s, plan_with(run)) for s in settings.stages})
+        manifests = {s.name: made(s, plan_with(run)) for s in settings.stages}
+        stored = Finished(run.iteration(0), manifests=manifests)
         assert [s.name for s in due_stages(plan, stored, {})] == due, override
 
 
 def made(stage: Any, plan: Any) -> Any:
-    from pipeline.store.run import Manifest, plain
+    from pipeline.store.differences import plain
+    from pipeline.store.manifest import Manifest
 
     fingerprint = plain(plan.fingerprints[stage.name])
     return Manifest(stage.name, 0, fingerprint, {}, {}, {}, [], {}, [], 0.0)

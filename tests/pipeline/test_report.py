@@ -23,7 +23,6 @@ from pipeline.report.layout import HEIGHT, lay_out
 from pipeline.report.pieces import scripted_pieces, stream_pieces
 from pipeline.report.source import source_of
 from pipeline.report.write import lines_of, write_report
-from pipeline.run.evaluation import place_of
 from tests.support.report_runs import MODEL, in_parts, new_run, spoken, store, team_episode
 from workflows.draw import drawing
 from workflows.errors import UsageError
@@ -223,7 +222,7 @@ def test_an_evaluation_has_its_scores_and_what_counted_as_0(run):
     ids = [row["episode_id"] for row in rows["episodes"][1]]
     scores = [{"episode_id": ids[0], "values": [{"name": "f1", "value": 0.75}]}]
     scores += [{"episode_id": ids[1], "values": [], "failed": "no <answer>"}]
-    place = place_of(run, "dev", 2)
+    place = run.evaluation("dev", 2)
     store(place, {**tables, "evaluation": [[], scores]}, done=False)
     place.folder.write_text("result.json", json.dumps({"index": 2, "scores": []}))
     report = write_report(run, split="dev")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.report.write import write_report
-from pipeline.run.evaluation import place_of
-from pipeline.store.run import IterationStore, Manifest, Run
+from pipeline.store.manifest import Manifest
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from pipeline.store.runs import find_run, list_runs
 from pipeline.store.shelf import laid_over, replay_labels, replay_run, shelf_of
 from pipeline.views.stored import print_place
@@ -47,9 +48,9 @@ def run(tmp_path: Any) -> Run:
     ]
     scores.append({"episode_id": ids[3], "values": [{"name": "f1", "value": None}], "failed": "timeout"})
     played = {name: rows[name] for name in ("tasks", "turns", "episodes")}
-    store(place_of(run, "dev", 2), {**played, "evaluation": [[], scores]}, done=False)
+    store(run.evaluation("dev", 2), {**played, "evaluation": [[], scores]}, done=False)
     mean = {"name": "f1", "mean": 0.1875, "low": None, "high": None, "tasks": 2, "pass_at": {}}
-    place_of(run, "dev", 2).folder.write_text(
+    run.evaluation("dev", 2).folder.write_text(
         "result.json", json.dumps({"split": "dev", "index": 2, "scores": [mean]})
     )
     return run

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from pipeline.metrics.alarms import Alarm
 from pipeline.store.episodes import find_episode, sample_episodes
-from pipeline.store.run import Manifest, Run, stored_tables
+from pipeline.store.manifest import Manifest
+from pipeline.store.run import Run
 from pipeline.store.samples import choose_episodes
 from pipeline.store.shelf import shelf_of
 from pipeline.views.files import iteration_files
@@ -114,17 +115,17 @@ def run(tmp_path):
             rows = [[row for e in part for row in e[name]] for part in parts]
         files = [sink.write_part(k, rows_to_table(r, schema)) for k, r in enumerate(rows)]
         written.setdefault(folder, {})[name] = files
-    for folder, tables in written.items():
+    for at, (folder, tables) in enumerate(written.items()):
         accounts = [Account(folder, "turn", 24, 20, {"no llm turn": 4})] if folder == "rewards" else []
         its_places = {name: places[name][1] for name in tables}
-        manifest = Manifest(folder, 0, {}, {}, tables, its_places, accounts, {}, [], 1.0)
+        manifest = Manifest(folder, 0, {}, {}, tables, its_places, accounts, {}, [], 1.0, float(at))
         store.folder.write_text(f"{folder}/manifest.json", manifest.to_json())
     store.folder.write_text("done.json", "{}")
     return run
 
 
 def tables_of(run):
-    return stored_tables(run, 0)[0]
+    return run.iteration(0).tables()[0]
 
 
 def test_what_a_model_wrote_is_never_markup_and_hides_nothing(run):

@@ -11,9 +11,11 @@ import pytest
 
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import Settings
+from pipeline.store.differences import differences
 from pipeline.store.folder import Folder
 from pipeline.store.lock import RunLock
-from pipeline.store.run import Run, differences, input_hashes
+from pipeline.store.manifest import input_hashes
+from pipeline.store.run import Run
 from pipeline.store.runs import create_or_open, find_run, list_runs, new_name
 from stages.base import Account, StageResult, check_chain
 from stages.tables.parquet import TableRef, TableSink, read_parquet

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pipeline.metrics.alarms import Alarm
-from pipeline.run.execution import Finished
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.views.render import (
     IterationView,

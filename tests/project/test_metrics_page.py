@@ -12,8 +12,10 @@ from pipeline.metrics.cost import cost_metrics
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.replays.movement import Movement, part_sums
 from pipeline.replays.record import replay_metrics
-from pipeline.run.evaluation import Evaluated
-from pipeline.run.execution import Finished
+from pipeline.store.evaluated import Evaluated
+from pipeline.store.finished import Finished
+from pipeline.store.folder import Folder
+from pipeline.store.place import IterationStore
 from stages.base import Account
 from stages.evaluate import Estimate, Score
 from stages.tables.parquet import TableRef, TableSink
@@ -57,7 +59,13 @@ def everything(folder: Path) -> dict[str, float]:
         episode["episodes"][0]["stop_reason"] = "finished"
     tables = with_sources(folder, episodes, ("a", "b"))
     update: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in UPDATES}
-    update |= {"kind": "summary", "model_id": "plan", "skipped": None}
+    update |= {
+        "kind": "summary",
+        "model_id": "plan",
+        "skipped": None,
+        "update_id": "u",
+        "decision": "accepted",
+    }
     tables["updates/plan"] = one_part(folder, "updates/plan", UPDATES, [update])
     tables["partition/plan"] = one_part(folder, "partition/plan", PARTITION, [{"role": "plan"}])
     accounts = [Account("credit to partition", "turn", 4, 3, {"infra_error": 1})]
@@ -80,12 +88,16 @@ def replayed(folder: Path) -> dict[str, float]:
         for i, rows in enumerate(credit)
     )
     sums = part_sums(0, one_part(folder, "turns-of-a-replay", TURNS, turns), before, after)["sums"]
-    return replay_metrics(Finished(0), {}, Movement(sums, pl.DataFrame()))
+    return replay_metrics(
+        Finished(IterationStore(Folder(str(folder)), 0)), {}, Movement(sums, pl.DataFrame())
+    )
 
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
     score = Score("token_f1", Estimate(0.5, 0.4, 0.6, 8), {1: 0.5})
-    return Evaluated("dev", 3, (score,), Finished(3, metrics=metrics), "", "f1").metrics()
+    return Evaluated(
+        "dev", 3, (score,), Finished(IterationStore(Folder("nowhere"), 3), metrics=metrics), "", "f1"
+    ).metrics()
 
 
 def test_every_metric_has_its_line_and_every_line_its_metric(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ WEIGHTS = Weights("team", "somewhere", 1, "hash")
 CALLS: dict[str, tuple[Any, ...]] = {
     "players": (),
     "trainer": ("team",),
+    "version_of": ("team",),
     "checkpoint_uri": ("team", 1),
     "checkpoint_is_due": (1,),
     "weights_changed": (WEIGHTS,),

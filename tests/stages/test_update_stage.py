@@ -12,7 +12,7 @@ from stages.training.spec import TrainerSpec, UpdateReport
 from stages.update import UpdateStage, account_of
 from workflows.errors import CadreError
 from workflows.models import Model
-from workflows.trajectory import PARTITION, UPDATE_MEASURES, rows_to_table
+from workflows.trajectory import PARTITION, rows_to_table
 
 MODEL = Model("m", "base", "tiny")
 
@@ -111,18 +111,3 @@ def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_
     assert result.metrics["num_rows"] == 4
     assert fleet.group.version == 1
     fleet.group.close()
-
-
-def test_all_that_a_step_measures_has_a_column_and_every_measure_is_made() -> None:
-    """The columns are the one list: a measure without a column, or a column that nobody fills, fails here."""
-    from stages.training.totals import Totals
-
-    of_the_step = {
-        "gradient_norm",
-        "learning_rate",
-        "num_rows",
-        "num_tokens",
-        "num_forward_tokens",
-        "seconds",
-    }
-    assert set(Totals().measured()) | of_the_step == set(UPDATE_MEASURES)

@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.store.run import IterationStore, Manifest, Run
+from pipeline.store.manifest import Manifest
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from stages.base import Account
 from stages.tables.parquet import TableSink
 from tests.support.tables import named_values
@@ -38,9 +40,13 @@ def store(place: IterationStore, tables: Mapping[str, Sequence[Sequence[Row]]], 
         folder, inner = PLACES[name]
         schema = schema_of(name)
         sink = TableSink(name, "/".join(p for p in (place.folder.url, folder, inner) if p), schema)
-        files = [sink.write_part(k, rows_to_table(list(rows), schema)) for k, rows in enumerate(parts)]
+        of_block = {"block": place.block} if "block" in schema.names else {}
+        files = [
+            sink.write_part(k, rows_to_table([of_block | row for row in rows], schema))
+            for k, rows in enumerate(parts)
+        ]
         written.setdefault(folder, {})[name] = files
-    for folder, its in written.items():
+    for number, (folder, its) in enumerate(written.items()):
         accounts = [Account("turns to rewards", "turn", 6, 4, {"not an llm turn": 2})]
         manifest = Manifest(
             stage=folder,
@@ -53,6 +59,8 @@ def store(place: IterationStore, tables: Mapping[str, Sequence[Sequence[Row]]], 
             metrics={},
             notes=["a note <b>"] if folder == "rewards" else [],
             seconds=1.0,
+            finished_at=float(number),
+            block=place.block,
         )
         place.folder.write_text(f"{folder}/manifest.json", manifest.to_json())
     if done:

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import pyarrow as pa
 
 from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
-from pipeline.store.run import IterationStore, Run
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from stages.base import StageResult
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink
@@ -186,7 +188,7 @@ def _episode(
     episodes: dict[str, list[Any]],
 ) -> None:
     group = f"{iteration:05d}/{task}"
-    identity = (iteration, "train", task, group, sample, f"{group}/{sample}")
+    identity = (iteration, 0, "train", task, group, sample, f"{group}/{sample}")
     steps = ["plan", "answer", *ROUND * shape.rounds]
     for position, step in enumerate(steps):
         round = max(0, (position - 2) // len(ROUND) + (step == "answer") if position > 1 else 0)
@@ -197,7 +199,7 @@ def _episode(
             turns[name].append(row.get(name))
     failed = draw.random() < 0.01
     values = (*identity, "timeout" if failed else "ok", None, "finished", len(steps), 0, 0, 0.0, 1.0)
-    for name, value in zip(EPISODES.names, values, strict=True):
+    for name, value in zip_longest(EPISODES.names, values):
         episodes[name].append(value)
 
 

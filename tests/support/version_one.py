@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.store.run import Manifest, Run, input_hashes, tables_at
+from pipeline.store.manifest import Manifest, input_hashes
+from pipeline.store.run import Run
 from stages.tables.parquet import Part, TableRef, write_bytes
 
 _NAMED = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
@@ -134,7 +135,7 @@ def make_version_1(run: Run) -> None:
     for index in run.iterations():
         place = run.iteration(index)
         old: dict[str, TableRef] = {}
-        for name, ref in tables_at(place)[0].items():
+        for name, ref in place.tables()[0].items():
             parts = [
                 written(ref.folder, part, as_version_1(ref.read_part(k), name))
                 for k, part in enumerate(ref.parts)

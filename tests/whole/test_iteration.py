@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from pipeline.plan.assemble import assemble
-from pipeline.run.execution import Finished
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
-from pipeline.store.run import Run, stored_tables
+from pipeline.store.finished import Finished
+from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
 
@@ -48,7 +48,7 @@ def up_to_partition(raw: dict[str, Any]) -> dict[str, pl.DataFrame]:
         stop_before(runner, "update/")
         with pytest.raises(_Halt):
             runner.run_iteration()
-        tables, _ = stored_tables(runner.run, 0)
+        tables, _ = runner.run.iteration(0).tables()
         return frames_of(tables)
 
 
@@ -132,7 +132,7 @@ def test_rows_keep_what_the_policy_was_asked_and_said(two: Two) -> None:
 
 def test_a_finished_iteration_reads_back_whole(two: Two) -> None:
     run, done = two[0], two[1][0]
-    tables, manifests = stored_tables(Run(run.folder.url.rsplit("/", 1)[0], run.name), 0)
+    tables, manifests = Run(run.folder.url.rsplit("/", 1)[0], run.name).iteration(0).tables()
     assert {m.stage for m in manifests} == set(done.manifests)
     assert {n: t.rows for n, t in tables.items()} == {n: done.tables[n].rows for n in tables}
 
@@ -157,7 +157,7 @@ def test_a_stopped_run_refuses_other_settings_and_with_its_own_gives_the_same_ta
     with pytest.raises(UsageError, match=r"'credit' with other settings.*task_role"):
         play(scripted(run={"name": "again"}, credit={"options": {"by": "task"}}))
     _, (other,) = play(raw)
-    assert other.resumed == ["sample", "rollout", "reward", "credit", "partition"]
+    assert other.resumed == ("sample", "rollout", "reward", "credit", "partition")
     one = two[1][0]
     same(frames(one), frames(other))
     for stage in ("sample", "reward", "credit", "partition"):

@@ -20,7 +20,7 @@ import tomlkit
 from pipeline.plan.assemble import assemble
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
-from pipeline.store.run import Run, stored_tables
+from pipeline.store.run import Run
 from stages.base import Quiet
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], se
 
 
 def tables(root: str, name: str, index: int = 0) -> dict[str, pl.DataFrame]:
-    found, _ = stored_tables(Run(root, name), index)
+    found, _ = Run(root, name).iteration(index).tables()
     out = {}
     for table, ref in found.items():
         frame = pl.DataFrame(ref.read())

@@ -28,7 +28,8 @@ from pipeline.settings.reading import parse_settings
 from pipeline.store.export import export_model
 from pipeline.store.folder import Folder, check_root
 from pipeline.store.lock import RunLock
-from pipeline.store.run import Run, check_part
+from pipeline.store.manifest import check_part
+from pipeline.store.run import Run
 from pipeline.store.runs import find_run
 from stages.base import Quiet
 from stages.tables.filesystem import filesystem

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from pipeline.plan.assemble import assemble, assemble_evaluation
-from pipeline.run.evaluation import Evaluated, place_of
-from pipeline.run.execution import Finished
 from pipeline.run.overfit import overfit_settings, watch
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
+from pipeline.store.evaluated import Evaluated
 from pipeline.store.export import export_model
+from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.store.runs import find_run
 from workflows.errors import RunFailed, UsageError
@@ -68,7 +68,7 @@ def test_an_evaluation_that_is_finished_is_loaded_not_played(trained: Trained, s
     plan = assemble(parse_settings(raw))
     with session(plan, signals=False) as runner:
         again = runner.evaluate(assemble_evaluation(plan))
-        assert again.done.resumed == ["sample", "rollout", "evaluate"]
+        assert again.done.resumed == ("sample", "rollout", "evaluate")
         assert again.scores == found[-1].scores
         other = assemble(parse_settings(raw | {"evaluate": EVALUATE | {"tasks": 5}}))
         with pytest.raises(UsageError, match=r"with other settings: tasks: 6 → 5; set them back, or remove"):
@@ -173,4 +173,4 @@ def test_settings_of_an_evaluation_that_can_not_work_are_refused(scripted: Setti
 
 
 def test_place_of_an_evaluation_is_apart_from_training(trained: Trained) -> None:
-    assert place_of(trained[0], "dev", 2).folder.path.endswith("/evaluations/dev/00002")
+    assert trained[0].evaluation("dev", 2).folder.path.endswith("/evaluations/dev/00002")

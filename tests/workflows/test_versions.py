@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.report.write import write_report
-from pipeline.store.run import Run, tables_at
+from pipeline.store.run import Run
 from pipeline.store.shelf import shelf_of
 from pipeline.views.stored import print_place
 from stages.tables.parquet import Part, TableRef
@@ -24,7 +24,7 @@ from workflows.versions import STEPS, check_version, stored_columns, upgraded
 
 # Of all tables at SCHEMA_VERSION. Where it changes, older tables no longer read: raise the version, say in
 # STEPS what the older one is made of, and in the changelog what changed.
-OF_THIS_VERSION = "6e35056b9abd0b53"
+OF_THIS_VERSION = "d9d361e4484960a6"
 
 
 def test_a_change_of_a_schema_raises_the_version() -> None:
@@ -44,9 +44,10 @@ def test_every_column_of_today_is_made_of_columns_that_version_1_had(name: str) 
 
 def test_old_turns_read_whole_or_by_columns(tmp_path: Path) -> None:
     rows = [
-        {"episode_id": "e", "turn_index": 0, "response_token_ids": [1, 2, 3], "num_response_tokens": 3,
-         "cut": '{"passages":{"items":2}}'},
-        {"episode_id": "e", "turn_index": 1, "response_token_ids": None, "cut": None},
+        {"iteration": 4, "block": 0, "episode_id": "e", "turn_index": 0,
+         "response_token_ids": [1, 2, 3], "num_response_tokens": 3, "cut": '{"passages":{"items":2}}'},
+        {"iteration": 4, "block": 0, "episode_id": "e", "turn_index": 1,
+         "response_token_ids": None, "cut": None},
     ]  # fmt: skip
     today = pa.Table.from_pylist(rows, schema=TURNS)
     part = written(str(tmp_path), Part("part-00000.parquet", 2, 0, ""), as_version_1(today, "turns"))
@@ -68,7 +69,7 @@ def test_what_can_not_be_read_is_refused_with_what_to_do(version: Any, remedy: s
     file = tmp_path / "demo/iterations/00000/rollout/manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": version}))
     with pytest.raises(UsageError, match=f"rollout/manifest.json: table schema version {version}.*{remedy}"):
-        tables_at(run.iteration(0))
+        run.iteration(0).tables()
     check_version(SCHEMA_VERSION, "here")
 
 

@@ -240,7 +240,10 @@ class Episode:
     def seed(self, *parts: object) -> int:
         """A seed of this episode: it depends on the run's seed, the episode and `parts` only."""
         identity = self.record.identity
-        return t.seed_for(self._run_seed, identity.iteration, identity.task_id, identity.sample, *parts)
+        block = (f"block {identity.block}",) if identity.block else ()  # block 0 keeps its seeds of version 2
+        return t.seed_for(
+            self._run_seed, identity.iteration, identity.task_id, identity.sample, *block, *parts
+        )
 
     def _json(self, value: Any, what: str) -> str:
         """A value as JSON text that fits a row.

@@ -85,7 +85,7 @@ class Player:
                     await _start_tool(name, tool)
                 self._started = True
 
-    async def play(self, task: Mapping[str, Any], *, iteration: int, sample: int) -> Played:
+    async def play(self, task: Mapping[str, Any], *, iteration: int, sample: int, block: int = 0) -> Played:
         """Play one episode of `task`: `task_id`, `inputs` (decoded) and, if known, `split`. Never `gold`.
 
         Raises:
@@ -95,7 +95,7 @@ class Player:
         _check_task(task)
         if not self._started:
             await self.start()
-        identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample)
+        identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample, block)
         record = Record(identity, self._workflow.order, self._limits.max_turns)
         episode = Episode(
             record,

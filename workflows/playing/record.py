@@ -30,11 +30,13 @@ class EpisodeId:
     split: str | None
     task_id: str
     sample: int
+    block: int = 0
 
     def columns(self) -> dict[str, Any]:
-        group_id = t.group_id_of(self.iteration, self.task_id)
+        group_id = t.group_id_of(self.iteration, self.task_id, self.block)
         return {
             "iteration": self.iteration,
+            "block": self.block,
             "split": self.split,
             "task_id": self.task_id,
             "group_id": group_id,
@@ -149,6 +151,7 @@ class Record:
             "num_response_tokens": sum(r["num_response_tokens"] or 0 for r in rows),
             "started_at": self._epoch,
             "seconds": self.now(),
+            **dict.fromkeys(("modelled_seconds", "base_episode_id", "replay_from_turn", "num_copied_tokens")),
         }
 
     def _rank_of(self, key: TurnKey) -> tuple[Any, ...]:

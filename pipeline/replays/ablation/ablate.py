@@ -20,8 +20,10 @@ from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.replayer import Replayed, begin, inputs_of, replay
 from pipeline.replays.source import Source, check_tables
 from pipeline.replays.together import score_together
-from pipeline.store import run as store
+from pipeline.store.differences import dump
+from pipeline.store.finished import Finished
 from pipeline.store.folder import Folder
+from pipeline.store.place import IterationStore
 from pipeline.views.progress import Named
 from stages.base import Progress
 from stages.parts import map_parts
@@ -68,8 +70,10 @@ def ablate(
     """
     began = time.monotonic()
     start()
+    source = next(iter(plans.values())).source
     for index in indices:
-        _score_together(list(plans.values()), index, Named(progress, f"iteration {index}"))
+        for stored in source.blocks(index):
+            _score_together(list(plans.values()), stored, Named(progress, f"iteration {index}"))
     replays = {
         name: replay(plan, indices, Named(progress, name), compare=False, on_done=_with_name(name, on_done))
         for name, plan in plans.items()
@@ -82,7 +86,7 @@ def ablate(
     write_bytes(f"{folder.url}/episodes.parquet", parquet_bytes(agreement.episodes.to_arrow()))
     for name, data in ablation_files(agreement).items():
         write_bytes(f"{folder.url}/{name}", data)
-    folder.write_text("ablation.json", store.dump(agreement.as_dict() | {"iterations": list(indices)}))
+    folder.write_text("ablation.json", dump(agreement.as_dict() | {"iterations": list(indices)}))
     return ablation
 
 
@@ -90,15 +94,16 @@ def _with_name(name: str, on_done: Callable[[str], None]) -> Callable[[str], Non
     return lambda line: on_done(f"{name}, {line}")
 
 
-def _score_together(plans: Sequence[ReplayPlan], index: int, progress: Progress) -> None:
+def _score_together(plans: Sequence[ReplayPlan], stored: Finished, progress: Progress) -> None:
     """Compute the rewards of all variants that need them and have none yet, in one pass over the turns."""
     due: list[tuple[ReplayPlan, RewardStage]] = []
     tables: dict[str, TableRef] = {}
     for plan in plans:
         stage = plan.stages[0]
         assert isinstance(stage, RewardStage)
-        stored = plan.source.stored(index)
-        if stage in due_stages(plan, stored, {}) and plan.place(index).manifest(stage) is None:
+        of_block, place = plan.of_block(stored), _place_of(plan, stored)
+        due_now = {s.name for s in due_stages(of_block, stored, {})}
+        if stage.name in due_now and place.manifest(stage) is None:
             due.append((plan, stage))
             tables = inputs_of(stored, [stage], {})
     if len(due) < 2:
@@ -106,15 +111,21 @@ def _score_together(plans: Sequence[ReplayPlan], index: int, progress: Progress)
     check_tables(tables)
     for plan, stage in due:
         begin(plan)
-        plan.place(index).clear(stage)
-    sinks = [plan.place(index).sinks(stage)["rewards"] for plan, stage in due]
+        _place_of(plan, stored).clear(stage)
+    sinks = [_place_of(plan, stored).sinks(stage)["rewards"] for plan, stage in due]
     began = time.monotonic()
     results = score_together(tables, sinks, [(s.rewards, s.truncated) for _, s in due], progress)
     seconds = (time.monotonic() - began) / len(due)
     for (plan, stage), result in zip(due, results, strict=True):
         for account in result.accounts:
             account.check()
-        plan.place(index).commit(stage, result, plan.fingerprints[stage.name], tables, seconds)
+        fingerprint = plan.fingerprints_at(stored)[stage.name]
+        _place_of(plan, stored).commit(stage, result, fingerprint, tables, seconds)
+
+
+def _place_of(plan: ReplayPlan, stored: Finished) -> IterationStore:
+    """Where a plan writes what it makes of a stored block."""
+    return plan.place(stored.index).at(stored.store.block)
 
 
 def _numbers(replays: Mapping[str, Replayed], index: int, progress: Progress) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from pipeline.replays.ablation.ablate import Ablation
 from pipeline.replays.ablation.plot import ablation_files
 from pipeline.replays.record import tags_of, tracker_of, uri_of
 from pipeline.settings.names import slug
-from pipeline.store import run as store
+from pipeline.store.differences import dump
 from pipeline.tracking.tracker import Contents, EvaluationRecord, IterationRecord
 
 
@@ -37,7 +37,7 @@ def record_ablation(ablation: Ablation) -> str | None:
     try:
         parent_id = parent.start(f"{run.name} ablation {label}", None, what, tags, at)
         files = {
-            "ablation.json": store.dump(ablation.agreement.as_dict()).encode(),
+            "ablation.json": dump(ablation.agreement.as_dict()).encode(),
             **ablation_files(ablation.agreement),
         }
         metrics = parent_metrics(ablation)
@@ -47,8 +47,8 @@ def record_ablation(ablation: Ablation) -> str | None:
         for name, plan in plans.items():
             child = tracker_of(uri, settings.tracking.experiment)
             child_tags = {"mlflow.parentRunId": parent_id, "kind": "ablation variant", "variant": name}
-            dump = plan.resolved.dump
-            child.start(f"{label}: {name}", None, dump, tags | child_tags, f"{at} {name}")
+            parameters = plan.resolved.dump
+            child.start(f"{label}: {name}", None, parameters, tags | child_tags, f"{at} {name}")
             child.log_iteration(IterationRecord(0, variant_metrics(ablation, name)))
             child.close()
         return parent.link()

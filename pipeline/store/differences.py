@@ -1,0 +1,44 @@
+"""Values as JSON holds them, and what differs between two of them, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.store.manifest import input_hashes
+from stages.tables.parquet import TableRef
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)
+
+
+def plain(value: Any) -> Any:
+    """What `value` is after a trip through JSON, for comparison with what was stored."""
+    return json.loads(json.dumps(value))
+
+
+def to_mark(fingerprint: Mapping[str, Any], inputs: Mapping[str, TableRef]) -> str:
+    return dump({"settings": fingerprint, "inputs": input_hashes(inputs)})
+
+
+def from_mark(text: str) -> dict[str, Any]:
+    mark: dict[str, Any] = json.loads(text)
+    return mark
+
+
+def differences(before: Any, now: Any, path: str = "", limit: int = 6) -> str:
+    """`key: before → now` for every leaf that differs, the first few of them."""
+    found = list(different(before, now, path))
+    shown = [f"{k}: {b!r} → {n!r}" for k, b, n in found[:limit]]
+    return "; ".join(shown) + (f"; and {len(found) - limit} more" if len(found) > limit else "")
+
+
+def different(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """`(key, before, now)` of every leaf that differs; a list is a leaf."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from different(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+    elif before != now:
+        yield path, before, now

@@ -1,0 +1,254 @@
+"""Iterations of several blocks: models updated in turn, each on plays of the team as it is by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.plan.blocks import Block, Manifests, Schedule
+from pipeline.replays.plan import replay_plan
+from pipeline.replays.replayer import replay
+from pipeline.replays.settings import overridden
+from pipeline.replays.source import Source
+from pipeline.report.write import write_report
+from pipeline.run.runner import Runner
+from pipeline.run.session import session
+from pipeline.settings.reading import load_settings, parse_settings
+from pipeline.store.finished import Finished
+from pipeline.store.run import Run
+from pipeline.store.shelf import shelf_of
+from pipeline.views.stored import print_place
+from stages.base import Quiet
+from tests.whole.test_iteration import _Halt, _Halting, frames_of, play, same
+from tests.whole.test_kills import command, finish, start, wait_for
+from workflows.errors import UsageError
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+Settings = Callable[..., dict[str, Any]]
+EXAMPLE = str(Path(__file__).parents[2] / "docs/examples/signal.toml")
+STAGES = ("sample", "rollout", "reward", "credit", "partition", "update/first", "update/second")
+
+
+def in_turn(scripted: Settings, **changes: Any) -> dict[str, Any]:
+    """A scripted team of two models that are updated one after the other."""
+    raw = scripted(schedule={"use": "sequential"}, **changes)
+    team = raw["models"].pop("team")
+    raw["models"] = {"first": team, "second": dict(team)}
+    raw["roles"] = {
+        "decomposer": {"model": "first"},
+        "reader": {"model": "second"},
+        "answerer": {"model": "second"},
+    }
+    return raw
+
+
+class HaltsIn:
+    """A schedule whose block `block` ends where stage `stage` would begin, as a crash there would."""
+
+    def __init__(self, inner: Schedule, stage: str, block: int) -> None:
+        self.inner, self.stage, self.block = inner, stage, block
+
+    def check(self, plan: Plan) -> None:
+        self.inner.check(plan)
+
+    def next_block(self, plan: Plan, iteration: int, finished: Sequence[Manifests]) -> Block | None:
+        block = self.inner.next_block(plan, iteration, finished)
+        if block is None or block.index != self.block:
+            return block
+        stages = tuple(_Halting(s) if s.name == self.stage else s for s in block.stages)
+        return replace(block, stages=stages)
+
+
+def stop_before(runner: Runner, stage: str, block: int) -> None:
+    runner.plan = replace(runner.plan, schedule=HaltsIn(runner.plan.schedule, stage, block))
+
+
+def of_blocks(run: Run, index: int = 0) -> list[dict[str, pl.DataFrame]]:
+    return [frames_of(place.tables()[0]) for place in run.iteration(index).blocks()]
+
+
+def hashes(run: Run) -> dict[str, str]:
+    """The weights of every version of both models."""
+    folder = run.folder.child("checkpoints")
+    return {
+        f"{model}/{name}": json.loads(folder.read_text(f"{model}/{name}/manifest.json") or "{}")["hash"]
+        for model in ("first", "second")
+        for name in folder.child(model).names()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(
+    ray_cluster: None, scripted_module: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Run, list[Finished]]:
+    """Two iterations that nothing broke."""
+    from tests.conftest import merge
+
+    raw = in_turn(lambda **changes: merge(scripted_module, changes), run={"name": "whole"})
+    return play(raw, iterations=2)
+
+
+Whole = tuple[Run, list[Finished]]
+
+
+def test_each_model_is_trained_in_its_block_on_plays_of_the_team_as_it_is_by_then(whole: Whole) -> None:
+    run, done = whole
+    for index, finished in enumerate(done):
+        blocks = of_blocks(run, index)
+        assert len(blocks) == finished.blocks == 2
+        first, second = blocks
+        assert set(first["turns"]["block"]) == {0}
+        assert set(second["turns"]["block"]) == {1}
+        assert not set(first["tasks"]["task_id"]) & set(second["tasks"]["task_id"])
+        assert {n for n in first if "/" in n} == {"partition/first", "updates/first", "models/first"}
+        assert {n for n in second if "/" in n} == {"partition/second", "updates/second", "models/second"}
+        # the team of block 1 has the first model's new weights
+        for block, versions in ((first, (index, index)), (second, (index + 1, index))):
+            (text,) = set(block["turns"]["team_version"])
+            assert json.loads(text) == dict(zip(("first", "second"), versions, strict=True))
+        assert second["updates/second"]["block"].to_list()[-1] == 1
+        assert all(e.startswith(f"{index:05d}.1/") for e in second["episodes"]["episode_id"])
+        assert all(e.startswith(f"{index:05d}/") for e in first["episodes"]["episode_id"])
+
+
+def test_all_readers_see_all_blocks(whole: Whole, capsys: Any) -> None:
+    run, (first, _) = whole
+    blocks = of_blocks(run)
+    for table in ("tasks", "turns", "episodes", "rewards", "credit"):
+        assert first.tables[table].rows == sum(block[table].height for block in blocks)
+    assert first.metrics["model/first/version"] == first.metrics["model/second/version"] == 1
+    assert first.metrics["rollout/episodes"] == sum(block["episodes"].height for block in blocks)
+    episodes = next(a for a in first.accounts if a.boundary == "rollout")
+    assert episodes.rows_in == 16  # as many as an iteration of one block plays
+    again = shelf_of(run).place(0)
+    assert again.tables.keys() == first.own_tables.keys()
+    assert {name: table.rows for name, table in again.tables.items()} == {
+        name: table.rows for name, table in first.own_tables.items()
+    }
+    last = blocks[1]["episodes"]["episode_id"][-1]
+    print_place(shelf_of(run), 0, episode=last, episodes=1, full=False, as_json=False)
+    assert last in capsys.readouterr().out
+    assert last in Path(write_report(run)).read_text("utf-8")
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_stopped_at_every_border_and_resumed_it_is_as_if_nothing_had_been(
+    whole: Whole, block: int, scripted: Settings
+) -> None:
+    raw = in_turn(scripted, run={"name": f"stopped-{block}"})
+    plan = assemble(parse_settings(raw))
+    for stage in STAGES:
+        if stage.startswith("update/") and stage != f"update/{('first', 'second')[block]}":
+            continue
+        with session(plan, signals=False) as runner:
+            stop_before(runner, stage, block)
+            with pytest.raises(_Halt):
+                runner.run_iteration()
+    run, _ = play(raw)
+    for one, other in zip(of_blocks(run), of_blocks(whole[0]), strict=True):
+        same(one, other)
+    expected = {name: h for name, h in hashes(whole[0]).items() if name.endswith("/00001")}
+    assert {name: h for name, h in hashes(run).items() if name.endswith("/00001")} == expected
+
+
+def test_killed_in_the_rollout_and_in_the_update_of_block_1_it_is_as_if_nothing_had_been(
+    whole: Whole, scripted: Settings, tmp_path: Path
+) -> None:
+    raw = in_turn(scripted, run={"name": "killed"})
+    iteration = Path(raw["run"]["root"]) / "killed/iterations/00000/blocks/01"
+    argv, log = command(raw, tmp_path), tmp_path / "log"
+    for point in ("rollout/shards/00000.json", "updates/second/begun.json"):
+        process = start(argv, log)
+        try:
+            wait_for((iteration / point).exists, process)
+        finally:
+            process.kill()
+            process.wait()
+    finish(argv, log)  # the first iteration: an unfinished one is finished before another begins
+    run = Run(raw["run"]["root"], "killed")
+    assert run.iterations() == [0]
+    for one, other in zip(of_blocks(run), of_blocks(whole[0]), strict=True):
+        same(one, other)
+    finish(argv, log)  # the second one starts from the weights of both blocks
+    for one, other in zip(of_blocks(run, 1), of_blocks(whole[0], 1), strict=True):
+        same(one, other)
+    assert hashes(run) == hashes(whole[0])
+
+
+def test_blocks_are_replayed_bit_for_bit(whole: Whole) -> None:
+    run, _ = whole
+    run.read_info()
+    plan = replay_plan(Source(run), overridden(run, []), label="again", again=True)
+    result = replay(plan, [0, 1], Quiet())
+    assert result.verified == 2 * 2 * 3  # rewards, credit and a partition in each of four blocks
+    assert result.done[1].tables["credit"].rows == shelf_of(run).place(1).tables["credit"].rows
+    assert shelf_of(run, replay="again").place(0).blocks == 2
+    changed = replay_plan(Source(run), overridden(run, ["credit.use=rloo"]), label="rloo")
+    assert set(replay(changed, [0], Quiet()).own_tables(0)) == {
+        *("credit", "partition/first", "partition/second"),
+    }
+    with pytest.raises(UsageError, match="has 2 blocks"):
+        replay_plan(Source(run), overridden(run, []), update=[0])
+
+
+def test_another_schedule_does_not_finish_what_this_one_began(scripted: Settings) -> None:
+    raw = in_turn(scripted, run={"name": "other"})
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        stop_before(runner, "reward", 1)
+        with pytest.raises(_Halt):
+            runner.run_iteration()
+    raw["schedule"]["use"] = "simultaneous"
+    with pytest.raises(UsageError, match="schedule"):
+        play(raw)
+
+
+def test_a_schedule_that_can_not_work_is_refused(scripted: Settings) -> None:
+    raw = in_turn(scripted)
+    for options, words in (
+        ({"order": ["second", "frist"]}, "'frist'.*did you mean 'first'"),
+        ({"order": ["second"]}, "must name each model"),
+        ({"ordr": ["second"]}, "did you mean 'order'"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            assemble(parse_settings(raw | {"schedule": {"use": "sequential", "options": options}}))
+    raw["data"]["tasks_per_iteration"] = 1
+    with pytest.raises(UsageError, match="tasks_per_iteration to 2 or more"):
+        assemble(parse_settings(raw))
+
+
+def test_with_an_engine_that_has_weights_block_1_is_sampled_by_the_new_version(tmp_path: Path) -> None:
+    """An engine that stayed at the old weights would not agree with the trainer that goes on from the new."""
+    settings = load_settings(
+        EXAMPLE,
+        [
+            f"run.root={tmp_path / 'runs'}",
+            "sharing.regime=separate",
+            "schedule.use=sequential",
+            'schedule.options={order=["receiver", "sender"]}',
+            "ppo.learning_rate=0.01",
+            "rollout.group_size=8",
+            "tracking.uri=none",
+        ],
+    )
+    with session(assemble(settings), signals=False) as runner:
+        done = [runner.run_iteration() for _ in range(2)]
+    for index, finished in enumerate(done):
+        first, second = of_blocks(runner.run, index)
+        versions = [{"receiver": index, "sender": index}, {"receiver": index + 1, "sender": index}]
+        for block, expected in zip((first, second), versions, strict=True):
+            assert [json.loads(text) for text in set(block["turns"]["team_version"])] == [expected]
+            by_model = block["turns"].group_by("model_id").agg(pl.col("policy_version").unique())
+            assert {m: v for m, (v,) in by_model.rows()} == expected
+        updates = [m for m in finished.manifests.values() if m.stage.startswith("update/")]
+        assert [m.key for m in updates] == ["update/receiver", "update/sender#1"]
+        assert all(m.metrics["version_after"] == index + 1 for m in updates)
+        assert max(m.metrics["sampler_gap_max"] for m in updates) < 1e-3
