@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.run import Manifest, Run
+from pipeline.store.manifest import Manifest
+from pipeline.store.place import IterationStore
+from pipeline.store.run import Run
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
 from stages.tables.parquet import TableRef
 from workflows.trajectory import PARTITION, SCORES
@@ -24,17 +26,17 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def update(run: Run, index: int, model_id: str, before: int, after: int) -> None:
+def update(run: Run, index: int, model_id: str, before: int, after: int, block: int = 0) -> None:
     inputs = {f"partition/{model_id}": "", f"scores/{model_id}": ""}
     moved = {"version_before": before, "version_after": after}
     manifest = Manifest(f"update/{model_id}", index, {}, inputs, {}, {}, [], moved, [], 1.0)
-    run.iteration(index).folder.write_text(f"updates/{model_id}/manifest.json", manifest.to_json())
+    run.iteration(index).at(block).folder.write_text(f"updates/{model_id}/manifest.json", manifest.to_json())
 
 
-def tables_of(index: int) -> dict[str, TableRef]:
+def tables_of(place: IterationStore) -> dict[str, TableRef]:
     schemas = {"partition": PARTITION, "scores": SCORES}
     return {
-        f"{kind}/{model_id}": TableRef(f"{kind}/{model_id}", f"{index}", schema, ())
+        f"{kind}/{model_id}": TableRef(f"{kind}/{model_id}", f"{place.index}", schema, ())
         for model_id in ("a", "b")
         for kind, schema in schemas.items()
     }
@@ -53,16 +55,37 @@ def test_a_model_is_at_the_version_of_its_newest_finished_update(run: Run) -> No
 
 def test_updates_that_are_made_again_are_those_that_moved_the_model_from_a_version_on(run: Run) -> None:
     def since(version: int, model_id: str = "a") -> list[int]:
-        places = (run.iteration(index) for index in range(5))
-        return [index for index, _ in updates_since(places, model_id, version, tables_of)]
+        updates = updates_since(run.newest_first(), model_id, version, tables_of)
+        return [update["at"][0] for update in updates]
 
     assert [since(version) for version in range(4)] == [[0, 2, 4], [2, 4], [4], []]
     assert since(0, "b") == []
-    ((_, arguments),) = updates_since([run.iteration(4)], "a", 2, tables_of)
+    (arguments,) = updates_since(run.newest_first(), "a", 2, tables_of)
+    assert (arguments.pop("version"), arguments.pop("at")) == (2, (4, 0))
     assert {name: (table.name, table.folder) for name, table in arguments.items()} == {
         "partition": ("partition/a", "4"),
         "scores": ("scores/a", "4"),
     }
+
+
+def test_updates_of_later_blocks_count_like_those_of_iterations(tmp_path: Path) -> None:
+    """A run that forgot them would let an engine and a trainer start from older weights, in agreement."""
+    run = Run(str(tmp_path), "blocks")
+    for index in range(2):
+        for block in range(12):  # two digits sort as numbers
+            update(run, index, "a", 12 * index + block, 12 * index + block + 1, block)
+    update(run, 2, "a", 24, 24)
+    assert newest_version(run.newest_first(), "a") == 24
+    assert newest_version(run.newest_first(before=(1, 3)), "a") == 15
+    assert newest_version(run.newest_first(before=(1, 0)), "a") == 12
+    again = updates_since(run.newest_first(), "a", 10, tables_of)
+    assert [(u["version"], *u["at"]) for u in again] == [
+        *((10, 0, 10), (11, 0, 11)),
+        *((12 + block, 1, block) for block in range(12)),
+    ]
+    assert are_silent([run.iteration(2)], ["a"], 1)
+    update(run, 2, "b", 0, 1, block=1)
+    assert not are_silent([run.iteration(2)], ["a", "b"], 1)  # the second block moved b
 
 
 def test_iterations_are_silent_if_none_of_so_many_moved_any_model(run: Run) -> None:
