@@ -33,7 +33,7 @@ class Algorithm:
 
     @property
     def described(self) -> str:
-        """In a few words, for `check`."""
+        """The algorithm in a few words, for `check`."""
         words = [f"loss {self.loss.name}", self.loss.normalisation.replace("_", " ")]
         if self.critic is not None:
             words.append(f"critic {self.critic.kind}")
@@ -185,7 +185,7 @@ def _critic(model: ModelPlan, advantage: AdvantageSection) -> CriticSpec | None:
     if advantage.use != "gae":
         if section is not None:
             raise UsageError(
-                f"model {model.model_id!r} has a critic, which nothing asks: [advantage] use is "
+                f"model {model.model_id!r} has a critic, whose values nothing reads: [advantage] use is "
                 f'{advantage.use!r}; set it to "gae", or remove [critic]'
             )
         return None

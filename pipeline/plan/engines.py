@@ -92,7 +92,7 @@ def _threads_of_an_engine(models: Collection[ModelPlan], cluster: ClusterSection
 
 
 def player_spec(resolved: Resolved) -> PlayerSpec:
-    """What each player of training's rollouts plays."""
+    """The workflow, roles, limits and seed of the players that training's rollouts use."""
     rollout = resolved.rollout
     limits = PlayLimits(
         max_turns=rollout.max_turns,

@@ -24,7 +24,7 @@ from workflows.models import Model, ModelMap
 
 @dataclass(frozen=True, slots=True)
 class Trainers:
-    """Everything that updates need, checked: a plan of which there are only the trainers."""
+    """The trainers of a plan alone, checked: all that updates of stored rows need."""
 
     resolved: Resolved
     algorithms: Mapping[str, Algorithm]  # by id of the models that are trained, like the next
@@ -37,7 +37,7 @@ class Trainers:
 
     @property
     def engine_specs(self) -> Mapping[str, EngineSpec]:
-        """None: what is trained on has been sampled."""
+        """No engine: the rows to train on are stored already."""
         return {}
 
 
