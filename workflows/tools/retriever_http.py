@@ -2,8 +2,8 @@
 
 Two kinds of failures are kept apart. A server that can't be reached, is busy, or answers nonsense is an
 outage: another server is asked, and when all attempts are used up `InfraError` says what each answered. It
-never looks like a search that found nothing. A server that understands and refuses is no outage: it is asked
-once.
+never looks like a search that found nothing. A server that understands and refuses is not an outage: it is
+asked once.
 
 Left out: a cache, authentication, and proxies of the environment (the pool connects directly).
 """
@@ -139,12 +139,12 @@ class HttpRetriever(ToolHooks):
     async def search(self, queries: Sequence[str], top_k: int = DEFAULT_TOP_K) -> list[list[dict[str, Any]]]:
         """The documents of each query, in the order of the queries; none for a blank one. Raises as above."""
         asked = [i for i, query in enumerate(queries) if query.strip()]
-        found: list[list[dict[str, Any]]] = [[] for _ in queries]
+        results: list[list[dict[str, Any]]] = [[] for _ in queries]
         if asked:
             documents, _, _ = await self._answer([queries[i] for i in asked], top_k)
-            for i, its_documents in zip(asked, documents, strict=True):
-                found[i] = its_documents
-        return found
+            for i, hits in zip(asked, documents, strict=True):
+                results[i] = hits
+        return results
 
     async def aclose(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -164,13 +164,13 @@ class HttpRetriever(ToolHooks):
             endpoint = self._choose()
             try:
                 with endpoint:
-                    found = await self._try(endpoint, sent, top_k)
+                    results = await self._try(endpoint, sent, top_k)
             except Outage as outage:
                 outages[endpoint.url] = outage
                 if all(e.failures >= self.attempts for e in self._endpoints):
                     break  # down for long: each call looks once, and fails soon
             else:
-                return [documents[:top_k] for documents in found], endpoint.url, number
+                return [documents[:top_k] for documents in results], endpoint.url, number
         causes = "; ".join(f"{url}: {outage}" for url, outage in outages.items())
         if all(isinstance(outage, Misconfigured) for outage in outages.values()):
             raise WorkflowError(f"retrieval servers refuse to be asked: {causes}; check urls and access")
@@ -207,7 +207,7 @@ class HttpRetriever(ToolHooks):
         began = time.monotonic()
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                found = await self._ask(endpoint, queries, top_k)
+                results = await self._ask(endpoint, queries, top_k)
         except TimeoutError as error:
             outage = Outage(f"no reply within {self.timeout_seconds:g} s")
             endpoint.failed(outage, began, self._pause)
@@ -219,7 +219,7 @@ class HttpRetriever(ToolHooks):
             endpoint.failures = 0  # it is well enough to refuse
             raise
         endpoint.failures = 0
-        return found
+        return results
 
     def _pause(self, failures: int) -> float:
         # drawn, not derived: several processes must not come back in step, and no result depends on it
@@ -245,12 +245,12 @@ class HttpRetriever(ToolHooks):
                     problems.append(Outage(f"500 at {url}: {words_of(reply)}"))
                 else:
                     try:
-                        found = documents_of(reply, url, len(queries))
+                        results = documents_of(reply, url, len(queries))
                     except Nonsense as nonsense:
                         problems.append(nonsense)
                     else:
                         endpoint.understands = (url, form)
-                        return found
+                        return results
         raise problems[-1]
 
     async def _post(self, url: str, body: dict[str, Any]) -> httpx.Response:
