@@ -12,11 +12,12 @@ from pipeline.plan.assemble import Plan, assemble
 from pipeline.settings.reading import load_settings, parse_settings, settings_toml
 from pipeline.store.run import Run, carried_tables
 from rewards.credit.silent import LeaveOutSilent
+from stages.base import StageResult
 from stages.credit import CreditStage
 from stages.partition import PartitionStage
 from stages.training.loss.spec import LOSSES, RoleLoss
 from workflows.errors import UsageError
-from workflows.trajectory import BASELINES
+from workflows.trajectory import BASELINES, CREDIT, rows_to_table
 
 Settings = Callable[..., dict[str, Any]]
 GAE = {"advantage": {"use": "gae"}, "critic": {"kind": "head"}}
@@ -152,6 +153,25 @@ def test_the_first_iteration_has_no_baselines_before_it(scripted: Settings, tmp_
     carried = carried_tables(run, run.iteration(0), found.stages)
     assert (carried["baselines_before"].rows, carried["baselines_before"].schema) == (0, BASELINES)
     assert carried_tables(run, run.iteration(0), plan(scripted).stages) == {}
+
+
+def test_an_iteration_carries_what_the_one_before_it_left_also_when_it_has_begun(
+    scripted: Settings, tmp_path: Path
+) -> None:
+    raw = scripted()
+    raw["credit"] = {"use": "running_baseline"}
+    credit = next(s for s in assemble(parse_settings(raw)).stages if isinstance(s, CreditStage))
+    run = Run(str(tmp_path), "r")
+    for index, mean in ((0, 0.25), (1, 0.5)):
+        place = run.iteration(index)
+        sinks = place.sinks(credit)
+        rows = [{"key": "solver", "mean": mean, "count": 2.0, "iteration": index}]
+        tables = {"credit": CREDIT.empty_table(), "baselines": rows_to_table(rows, BASELINES)}
+        parts = {name: [sinks[name].write_part(0, table)] for name, table in tables.items()}
+        place.commit(credit, StageResult(parts), {}, {}, 0.0)
+    for index, mean in ((1, 0.25), (2, 0.5)):
+        carried = carried_tables(run, index, [credit])["baselines_before"].read()
+        assert carried["mean"].to_pylist() == [mean]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -336,6 +336,15 @@ def test_a_loop_around_branches_spreads_anew_and_joins_the_latest_spread_only() 
     assert [t["parsed"] for t in named(play(w), "join")] == ["3", "2", "1"]
 
 
+def test_a_branch_that_earlier_spreads_did_not_have_is_of_the_round_of_the_loop_around_it() -> None:
+    w = spread(
+        lambda s: list(range(1 + s.round)),
+        note("join", lambda s: len(s.all("look"))),
+        edges=[Edge("look", "join"), Edge("join", "plan", lambda s: True, limit=2)],
+    )
+    assert [t["round"] for t in named(play(w), "look")] == [0, 1, 1, 2, 2, 2]
+
+
 # --- errors in the workflow's own code ----------------------------------------------------------
 
 

@@ -190,6 +190,7 @@ def test_strict_tags_read_leniently_the_first_or_last_or_else_the_text_or_nothin
         ("<B>x</B>", "no <A>"),
         ("<A>yes<B>x</B>", "<A> is not closed"),
         ("<A>yes</A><A>no</A><B>x</B>", "<A> more than once"),
+        ("<A>yes</A><B>x</B></A>", "<A> more than once"),
         ("<A> </A><B>x</B>", "<A> is empty"),
         ("<A>maybe</A><B>x</B>", "<A> is none of yes, no"),
         ("<A>yes</A><B>x</B>!", "text outside the tags"),

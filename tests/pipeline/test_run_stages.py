@@ -1,0 +1,125 @@
+"""Stages of one store: finished ones are loaded, begun ones go on or are made anew, others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.run.execution import Finished, run_stages
+from pipeline.store.run import IterationStore, Run
+from stages.base import Account, Context, Quiet, StageResult
+from stages.tables.parquet import TableRef, TableSink
+from workflows.errors import CadreError, UsageError
+
+ROWS = pa.schema([("x", pa.int64())])
+
+
+@dataclass
+class Doubles:
+    """A stage that writes twice what it reads, or 1; `left` is what it found in its folder."""
+
+    name: str
+    reads: str | None = None
+    resumable: bool = False
+    fails: bool = False
+    lost: int = 0
+    lease: str = "none"
+    runs: int = 0
+    left: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = self.name
+        self.inputs = {self.reads: ROWS} if self.reads else {}
+        self.outputs = {self.name: ROWS}
+        self.places = {self.name: "table"}
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        self.runs += 1
+        folder = Path(outputs[self.name].folder).parent
+        self.left = sorted(path.name for path in folder.iterdir())
+        values = inputs[self.reads].read()["x"].to_pylist() if self.reads else [1]
+        part = outputs[self.name].write_part(0, pa.table({"x": [2 * value for value in values]}))
+        if self.fails:
+            (folder / "piece").touch()
+            raise CadreError("it broke")
+        return StageResult({self.name: [part]}, [Account(self.name, "row", 1 + self.lost, 1)])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> IterationStore:
+    return Run(str(tmp_path), "r").iteration(0)
+
+
+def run(place: IterationStore, *stages: Doubles, **settings: Any) -> Finished:
+    fingerprints = {stage.name: settings for stage in stages}
+    return run_stages(stages, place, fingerprints, what="it", progress=Quiet())  # type: ignore[arg-type]
+
+
+def test_a_finished_stage_is_loaded_and_what_comes_after_it_is_run(place: IterationStore) -> None:
+    first, second = Doubles("a"), Doubles("b", reads="a")
+    assert run(place, first).resumed == []
+    done = run(place, first, second)
+    assert (done.resumed, first.runs, second.runs) == (["a"], 1, 1)
+    assert done.tables["b"].read()["x"].to_pylist() == [4]
+    assert run(place, first, second).resumed == ["a", "b"]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_what_a_stage_left_behind_stays_for_one_that_goes_on_and_is_cleared_for_another(
+    place: IterationStore, resumable: bool
+) -> None:
+    stage = Doubles("a", resumable=resumable, fails=True)
+    with pytest.raises(CadreError, match="it broke"):
+        run(place, stage, k=1)
+    assert place.manifest_at("a") is None
+    stage.fails = False
+    run(place, stage, k=1)
+    assert ("piece" in stage.left) == resumable
+    assert stage.runs == 2
+
+
+def test_a_begun_stage_does_not_go_on_with_other_settings_or_from_other_tables(place: IterationStore) -> None:
+    first, second = Doubles("a"), Doubles("b", reads="a", resumable=True, fails=True)
+    with pytest.raises(CadreError, match="it broke"):
+        run(place, first, second, k=1)
+    second.fails = False
+    other = Doubles("c", resumable=True, fails=True)
+    with pytest.raises(CadreError, match="it broke"):
+        run(place, other, k=1)
+    with pytest.raises(UsageError, match=r"it has begun stage 'c' with other settings: settings\.k: 1 → 2"):
+        run(place, other, k=2)
+    place.folder.remove("a")
+    changed = Doubles("a")
+    changed.inputs = {}
+    place.folder.write_text("a/keep", "")
+    three = pa.table({"x": [3]})
+    part = place.sinks(changed)["a"].write_part(0, three)  # type: ignore[arg-type]
+    place.commit(changed, StageResult({"a": [part]}), {"k": 1}, {}, 0.0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"it has begun stage 'b' with other settings: inputs\.a"):
+        run(place, changed, second, k=1)
+
+
+def test_a_finished_stage_of_other_settings_or_tables_is_refused(place: IterationStore) -> None:
+    first, second = Doubles("a"), Doubles("b", reads="a")
+    run(place, first, second, k=1)
+    with pytest.raises(UsageError, match="it has finished its stage 'a' with other settings: k: 1 → 2"):
+        run(place, first, second, k=2)
+    place.folder.remove("a")
+    part = place.sinks(first)["a"].write_part(0, pa.table({"x": [5]}))  # type: ignore[arg-type]
+    place.commit(first, StageResult({"a": [part]}), {"k": 1}, {}, 0.0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="stage 'b' was made from other tables than are there now"):
+        run(place, first, second, k=1)
+    assert (first.runs, second.runs) == (1, 1)
+
+
+def test_a_stage_that_loses_rows_is_not_finished(place: IterationStore) -> None:
+    with pytest.raises(CadreError, match="rows are lost at 'a'"):
+        run(place, Doubles("a", lost=1))
+    assert place.manifest_at("a") is None
