@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
+from workflows.data.invisible import without_control, without_ignored
+
 Mode = Literal["official_hotpot", "official_squad", "strict"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
@@ -149,9 +151,6 @@ _LOOKALIKES: Final = {
     **dict.fromkeys(map(ord, "—―"), " "),  # a dash between words joins nothing
     **dict.fromkeys(map(ord, "⁄∕"), "/"),
 }
-_IGNORED: Final = re.compile(  # what Unicode calls ignorable where it is shown, besides its category Cf
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 _JOINED_WORDS: Final = re.compile(r"(?<=[^\W_])-(?=[^\W\d_])|(?<=[^\W\d_])-(?=\d)|(?<=[^\W\d_])/(?=[^\W\d_])")
 _EMPHASIS: Final = re.compile(r"(?<!\w)(\*{1,3}|_{1,3})(?=\S)([^*_]+?)(?<=\S)\1(?!\w)")  # Markdown
 _THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
@@ -179,14 +178,13 @@ def _strict_tokens(text: str) -> tuple[str, ...]:
     - An answer of nothing but punctuation is kept as it is, so that "!" matches "!".
     """
     plain = text.isascii()  # most answers are; nothing of Unicode applies to them
-    if not text.isprintable():
-        text = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf"))
+    text = without_control(text)
     if plain:
         text = text.lower()
         cleaned = text.replace("`", "'")
     else:
         text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-        text = _IGNORED.sub("", text)
+        text = without_ignored(text)
         cleaned = unicodedata.normalize("NFKC", _apart_from_digits(text.translate(_LOOKALIKES)))
         cleaned = cleaned.translate(_LOOKALIKES)
     if "*" in cleaned or "_" in cleaned:

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewards.grading.qa import usable
@@ -113,6 +113,10 @@ def test_coerced_answers_are_texts_with_something_in_them(value):
     assert all(isinstance(answer, str) and answer.strip() for answer in coerced_answers(value))
 
 
+@example("\b")
+@example("\x1b!")
+@example("\u200b")
+@example("\u034f\ufe0f")
 @given(st.text(max_size=6))
 def test_an_answer_that_we_accept_can_be_matched_in_every_mode_of_grading(answer):
     if not vanishes(answer):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from workflows.data.fields import (
     number_text,
     text_list,
 )
+from workflows.data.invisible import without_control, without_ignored
 
 QUESTIONS: Final = ("question", "query", "problem", "extra_info.question")
 PROMPTS: Final = ("prompt", "raw_prompt", "messages", "conversations")
@@ -200,11 +200,11 @@ def vanishes(answer: str) -> bool:
     """Whether nothing is left of an answer after the normalising of SQuAD and HotpotQA's scripts.
 
     Those drop case, punctuation and articles, so "!" and "The" can't be told from no answer at all. An
-    answer of invisible characters only (a zero-width space) vanishes, too: strict grading drops those.
+    answer of invisible characters only (a zero-width space, a backspace) vanishes, too: strict grading
+    drops those.
     A lone letter "A" is kept: it names the first of several choices, and strict grading matches it.
     """
-    if not answer.isascii():
-        answer = "".join(c for c in answer if unicodedata.category(c) != "Cf")
+    answer = without_ignored(without_control(answer))
     return not is_letter(answer) and not _ARTICLES.sub(" ", _words(answer)).strip()
 
 
