@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
+import random
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,25 +76,34 @@ def scripted_module(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return merge(SCRIPTED, {"run": {"root": str(tmp_path_factory.mktemp("shared") / "runs")}})
 
 
+@pytest.fixture(scope="session")
+def s3_port() -> int:
+    """The port where tests start a server that speaks S3: known before Ray starts, below those that a system
+    gives to whoever asks for any."""
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 @pytest.fixture(scope="module")
-def ray_cluster() -> None:
-    """A local Ray, which stays up for the modules after this one: a start takes 7 to 20 s of a core."""
+def ray_cluster(s3_port: int) -> None:
+    """A local Ray, which stays up for all modules: a start takes 4 to 20 s of a core.
+
+    Its workers inherit their environment when it starts, so that has what any test wants of a worker:
+    which module comes first makes no difference.
+    """
     import ray
 
     from pipeline.run.cluster import start_ray
+    from tests.support.environment import of_workers
 
     if not ray.is_initialized():
-        start_ray("local", 0.3)
-
-
-@pytest.fixture(scope="module")
-def no_ray() -> Iterator[None]:
-    """No Ray before or after the tests of one module, which start their own."""
-    import ray
-
-    ray.shutdown()
-    yield
-    ray.shutdown()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in of_workers(s3_port).items():
+                patch.setenv(name, value)
+            start_ray("local", 0.3)
 
 
 def pytest_sessionfinish() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import ray
@@ -10,17 +13,31 @@ import ray
 from pipeline.run import cluster
 from workflows.errors import RunFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+REFUSED = """
+import sys
+import ray
+from pipeline.run import cluster
+from workflows.errors import RunFailed
+
+def refuse():
+    assert ray.is_initialized()
+    raise RunFailed("no CPU")
+
+cluster.check_free_slot = refuse
+try:
+    cluster.start_ray(sys.argv[1], 0.1)
+except RunFailed as error:
+    print(error, ray.is_initialized())
+"""
 
 
-def test_ray_is_left_where_it_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise RunFailed("no CPU")
-
-    monkeypatch.setattr(cluster, "check_free_slot", refuse)
-    with pytest.raises(RunFailed, match="no CPU"):
-        cluster.start_ray("local", 0.1)
-    assert not ray.is_initialized()
+def test_ray_is_left_where_it_can_not_be_used() -> None:
+    """In a process that joins the Ray of this one."""
+    command = [sys.executable, "-c", REFUSED, ray.get_runtime_context().gcs_address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert done.stdout == "no CPU False\n", done.stderr
 
 
 class Holder:
@@ -31,7 +48,7 @@ class Holder:
 
 
 def test_held_cpus_are_refused_with_what_there_is_and_slow_workers_are_waited_for(
-    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpus = ray.cluster_resources()["CPU"]
     holder = ray.remote(num_cpus=cpus)(Holder).remote()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ ALARM = Alarm("no_signal", "", 0, "nothing to learn", "look")
 class Tracked:
     """A run with a tracker whose database lies in a folder that can be taken away."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: Path) -> None:
         self.place = folder / "place"
+        self.database = database
         self.uri = f"sqlite:///{self.place}/mlflow.db"
         self.run: Run = new_run(str(folder / "runs"))
         self.settings: Settings = parse_settings({"tracking": {"uri": self.uri, "sample_episodes": 2}})
@@ -40,7 +42,9 @@ class Tracked:
         self.place.write_text("a file, where a folder should be")
 
     def up(self) -> None:
-        self.place.unlink()
+        self.place.unlink(missing_ok=True)
+        self.place.mkdir()
+        shutil.copy(self.database, self.place / "mlflow.db")
 
     def recorder(self) -> Recorder:
         """As a new process makes it."""
@@ -91,8 +95,8 @@ class Tracked:
         return {str(t.info.client_request_id): t for t in found}
 
 
-def test_what_a_tracker_missed_is_logged_once_it_is_back(tmp_path: Path) -> None:
-    at = Tracked(tmp_path)
+def test_what_a_tracker_missed_is_logged_once_it_is_back(tmp_path: Path, database: Path) -> None:
+    at = Tracked(tmp_path, database)
     at.down()
     recorder = at.recorder()
     at.finish(0, recorder, [])
@@ -114,8 +118,8 @@ def test_what_a_tracker_missed_is_logged_once_it_is_back(tmp_path: Path) -> None
     assert len(at.warnings) == 1
 
 
-def test_a_run_that_has_ended_is_logged_by_the_next_training(tmp_path: Path) -> None:
-    at = Tracked(tmp_path)
+def test_a_run_that_has_ended_is_logged_by_the_next_training(tmp_path: Path, database: Path) -> None:
+    at = Tracked(tmp_path, database)
     at.down()
     at.finish(0, at.recorder(), [ALARM])
     at.up()
@@ -124,8 +128,11 @@ def test_a_run_that_has_ended_is_logged_by_the_next_training(tmp_path: Path) -> 
     assert at.page().data.tags["alarms"] == "no_signal"
 
 
-def test_episodes_of_an_evaluation_are_traces_beside_those_of_training(tmp_path: Path) -> None:
-    at = Tracked(tmp_path)
+def test_episodes_of_an_evaluation_are_traces_beside_those_of_training(
+    tmp_path: Path, database: Path
+) -> None:
+    at = Tracked(tmp_path, database)
+    at.up()
     recorder = at.recorder()
     at.finish(0, recorder, [])
     rows = in_parts([team_episode(k, 0.5) for k in range(4)])  # of the ids that training has

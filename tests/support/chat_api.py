@@ -14,6 +14,7 @@ import pytest
 
 from stages.engines.base import EngineSpec
 from stages.engines.openai.engine import OpenAIEngine
+from tests.support.environment import API_KEY as KEY
 from workflows.engine import ChatReply, Message, Sampling
 from workflows.graph import LlmStep, Workflow
 from workflows.models import Model, ModelMap
@@ -23,9 +24,6 @@ from workflows.playing.play import Player
 from workflows.playing.record import Played
 from workflows.prompts import Trim
 from workflows.roles import Role, RoleSettings
-
-KEY = "sk-a+b/c=9f8e7d6c5b4a"
-
 
 CHAT = [Message(role="user", content="Which?")]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -35,10 +35,32 @@ def play(raw: dict[str, Any], iterations: int = 1) -> tuple[Run, list[Finished]]
         return runner.run, done
 
 
+@dataclass(frozen=True, slots=True)
+class Two:
+    """Two iterations of one session, and which checkpoints there were after each of them."""
+
+    run: Run
+    done: list[Finished]
+    whole: list[list[int]]  # versions with a trainer's state
+    weights: list[list[int]]  # versions that an engine can load
+
+    def copied(self, root: str) -> Run:
+        """The run in a folder of its own under `root`, to be changed and gone on with."""
+        shutil.copytree(self.run.folder.path, f"{root}/{self.run.name}")
+        return Run(root, self.run.name)
+
+
 @pytest.fixture(scope="module")
-def two(ray_cluster: None, scripted_module: dict[str, Any]) -> tuple[Run, list[Finished]]:
-    """Two iterations of the scripted team, played once for all tests that only look."""
-    return play(scripted_module, iterations=2)
+def two(ray_cluster: None, scripted_module: dict[str, Any]) -> Two:
+    """Played once for all tests that only look; whole checkpoints come every second iteration."""
+    plan = assemble(parse_settings(scripted_module | {"checkpoints": {"every": 2, "keep": 5}}))
+    with session(plan, signals=False) as runner:
+        two = Two(runner.run, [], [], [])
+        for _ in range(2):
+            two.done.append(runner.run_iteration())
+            two.whole.append(runner.run.checkpoint_versions("team"))
+            two.weights.append(runner.run.weights_versions("team"))
+    return two
 
 
 def up_to_partition(raw: dict[str, Any]) -> dict[str, pl.DataFrame]:
@@ -73,11 +95,8 @@ def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> None:
         assert frame.equals(other[name]), name
 
 
-Two = tuple[Run, list[Finished]]
-
-
 def test_an_iteration_accounts_for_every_row_and_moves_the_weights(two: Two) -> None:
-    run, (first, second) = two
+    first, second = two.done
     tables = frames(first)
     assert tables["episodes"].height == 4 * 4
     assert tables["rewards"].height == tables["credit"].height == tables["turns"].height
@@ -89,19 +108,19 @@ def test_an_iteration_accounts_for_every_row_and_moves_the_weights(two: Two) -> 
     assert (summary["version_before"], summary["version_after"]) == (0, 1)
     assert summary["num_rows"] == usable.height
     assert first.manifests["update/team"].metrics["version_after"] == 1
-    assert run.checkpoint_versions("team") == [1, 2]
+    assert two.weights == [[1], [2]]
     # what the second iteration was sampled with, and other tasks than the first's
     assert set(frames(second)["turns"].filter(event="llm")["policy_version"]) == {1}
     assert not set(frames(second)["tasks"]["task_id"]) & set(tables["tasks"]["task_id"])
 
 
-def test_sharing_regimes_differ_in_model_ids_only(scripted: Settings) -> None:
+def test_sharing_regimes_differ_in_model_ids_only(two: Two, scripted: Settings) -> None:
     regimes = {
-        "full": {"regime": "full"},
         "separate": {"regime": "separate"},
         "groups": {"groups": {"front": ["decomposer"], "back": ["reader", "answerer"]}},
     }
-    done = {n: up_to_partition(scripted(run={"name": n}, sharing=s)) for n, s in regimes.items()}
+    done = {"full": frames(two.done[0])}  # one model, where the settings name no more
+    done |= {n: up_to_partition(scripted(run={"name": n}, sharing=s)) for n, s in regimes.items()}
     models = {n: set(d["turns"]["model_id"].drop_nulls()) for n, d in done.items()}
     assert {n: len(m) for n, m in models.items()} == {"full": 1, "separate": 3, "groups": 2}
     told = ("model_id", "base_id", "team_version")
@@ -117,7 +136,7 @@ def test_sharing_regimes_differ_in_model_ids_only(scripted: Settings) -> None:
 
 
 def test_rows_keep_what_the_policy_was_asked_and_said(two: Two) -> None:
-    done = two[1][0]
+    done = two.done[0]
     turns = frames(done)["turns"].filter(event="llm")
     for row in turns.iter_rows(named=True):
         assert len(row["response_token_ids"]) == len(row["behaviour_logprobs"]) > 0
@@ -131,7 +150,7 @@ def test_rows_keep_what_the_policy_was_asked_and_said(two: Two) -> None:
 
 
 def test_a_finished_iteration_reads_back_whole(two: Two) -> None:
-    run, done = two[0], two[1][0]
+    run, done = two.run, two.done[0]
     tables, manifests = Run(run.folder.url.rsplit("/", 1)[0], run.name).iteration(0).tables()
     assert {m.stage for m in manifests} == set(done.manifests)
     assert {n: t.rows for n, t in tables.items()} == {n: done.tables[n].rows for n in tables}
@@ -156,38 +175,35 @@ def test_a_stopped_run_refuses_other_settings_and_with_its_own_gives_the_same_ta
         play(scripted(run={"name": "again", "seed": 1}))
     with pytest.raises(UsageError, match=r"'credit' with other settings.*task_role"):
         play(scripted(run={"name": "again"}, credit={"options": {"by": "task"}}))
-    _, (other,) = play(raw)
+    plan = assemble(parse_settings(scripted(run={"name": "again"}, checkpoints={"every": 2})))
+    with session(plan, signals=False) as runner:
+        other = runner.run_iteration()
+        assert (runner.run.checkpoint_versions("team"), runner.run.weights_versions("team")) == ([], [1])
+    assert runner.run.checkpoint_versions("team") == [1]  # the last one is whole, whatever its number
     assert other.resumed == ("sample", "rollout", "reward", "credit", "partition")
-    one = two[1][0]
+    one = two.done[0]
     same(frames(one), frames(other))
     for stage in ("sample", "reward", "credit", "partition"):
         assert one.manifests[stage].tables == other.manifests[stage].tables
 
 
-def test_a_lost_checkpoint_is_made_again_from_stored_partitions(scripted: Settings) -> None:
-    run, done = play(scripted(checkpoints={"keep": 5}), iterations=2)
-    have = {
-        v: (Path(run.folder.path) / f"checkpoints/team/{v:05d}/manifest.json").read_text() for v in (1, 2)
-    }
+def test_whole_checkpoints_come_as_often_as_the_settings_say(two: Two) -> None:
+    assert two.whole == [[], [2]]
+    assert two.weights == [[1], [2]]
+
+
+def test_a_lost_checkpoint_is_made_again_from_stored_partitions(two: Two, scripted: Settings) -> None:
+    raw = scripted(checkpoints={"keep": 5})
+    run = two.copied(raw["run"]["root"])
+    have = json.loads(run.folder.read_text("checkpoints/team/00002/manifest.json") or "")
     run.folder.remove("checkpoints/team/00002")
-    run.folder.remove("checkpoints/team/00001")
-    _, (third,) = play(scripted(checkpoints={"keep": 5}))
-    again = json.loads((Path(run.folder.path) / "checkpoints/team/00002/manifest.json").read_text())
-    assert again["hash"] == json.loads(have[2])["hash"]
+    with session(assemble(parse_settings(raw)), signals=False) as runner:
+        third = runner.run_iteration()
+        assert runner.run.checkpoint_versions("team") == [2, 3]  # every iteration's, where nothing is said
+    again = json.loads(run.folder.read_text("checkpoints/team/00002/manifest.json") or "")
+    assert again["hash"] == have["hash"]
     assert third.index == 2
-    assert done[1].manifests["update/team"].metrics["version_after"] == 2
-
-
-def test_whole_checkpoints_come_every_so_often_and_at_the_end(scripted: Settings) -> None:
-    raw = scripted(checkpoints={"every": 2, "keep": 5})
-    plan = assemble(parse_settings(raw))
-    with session(plan, signals=False) as runner:
-        runner.run_iteration()
-        assert (runner.run.checkpoint_versions("team"), runner.run.weights_versions("team")) == ([], [1])
-        runner.run_iteration()
-        assert runner.run.checkpoint_versions("team") == runner.run.weights_versions("team") == [2]
-        runner.run_iteration()
-    assert runner.run.checkpoint_versions("team") == [2, 3]
+    assert set(frames(third)["turns"].filter(event="llm")["policy_version"]) == {2}
 
 
 def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings) -> None:
@@ -225,7 +241,7 @@ def stop_before(runner: Runner, name: str) -> None:
 
 
 def test_statuses_are_counted(two: Two) -> None:
-    done = two[1][0]
+    done = two.done[0]
     statuses = Counter(frames(done)["turns"]["status"].to_list())
     assert statuses.total() == done.tables["turns"].rows
     assert statuses["ok"] > 0

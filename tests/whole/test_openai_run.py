@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 import pytest
 
@@ -21,15 +19,8 @@ from workflows.errors import RunFailed
 from workflows.testing import echo_qa
 
 
-@pytest.fixture(scope="module", autouse=True)
-def key(no_ray: None) -> Iterator[None]:
-    """In the environment before Ray starts, whose processes inherit it: no Ray of files before this one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_API_KEY", KEY)
-        yield
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("api_key")
 def test_a_team_trains_while_one_role_speaks_through_an_api(
     scripted: Scripted, api: Api, ray_cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

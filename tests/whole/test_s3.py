@@ -35,7 +35,8 @@ from stages.base import Quiet
 from stages.tables.filesystem import filesystem
 from stages.tables.parquet import TableSink
 from tests.conftest import merge
-from tests.support.s3_server import BUCKET, environment, s3_server
+from tests.support.environment import of_s3
+from tests.support.s3_server import BUCKET, s3_server
 from tests.whole.test_iteration import same
 from tests.whole.test_kills import ROOT, start, wait_for
 from tests.whole.test_kills import tables as all_tables
@@ -56,20 +57,15 @@ TEAM = merge(
 
 
 @pytest.fixture(scope="module")
-def root(no_ray: None) -> Iterator[str]:
+def root(s3_port: int) -> Iterator[str]:
     """Where runs lie on a new server; its address and credentials are in the environment alone."""
-    with s3_server() as endpoint, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(endpoint).items():
+    with s3_server(s3_port), pytest.MonkeyPatch.context() as patch:
+        for name, value in of_s3(s3_port).items():
             patch.setenv(name, value)
         fs, _ = filesystem(f"s3://{BUCKET}")
         fs.mkdir(BUCKET)
         yield f"s3://{BUCKET}/runs"
-        type(fs).clear_instance_cache()  # the next server has another address
-
-
-@pytest.fixture(scope="module")
-def cluster(root: str, ray_cluster: None) -> None:
-    """Ray, started after the server, so that workers have its address."""
+        type(fs).clear_instance_cache()
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -151,7 +147,7 @@ def test_a_root_that_can_not_work_is_refused_before_anything_starts(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "s3fs", None)
         patch.delitem(sys.modules["fsspec.registry"]._registry, "s3")  # type: ignore[attr-defined]
-        with pytest.raises(UsageError, match=r"pip install 'cadre-rl\[s3\]'"):
+        with pytest.raises(UsageError, match=r"not installed.*-m pip install s3fs"):
             check_root(root)
 
 
@@ -164,7 +160,7 @@ def train(raw: dict[str, Any]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def killed(root: str, cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def killed(root: str, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that was killed in its second iteration, and went on from there to the end."""
     folder = tmp_path_factory.mktemp("s3")
     raw = merge(TEAM, {"run": {"root": root, "name": "killed"}})
@@ -237,7 +233,7 @@ def test_a_run_is_looked_at_replayed_and_exported_where_it_lies(
 
 
 @pytest.mark.long
-def test_a_sweep_lies_where_its_runs_lie(root: str, cluster: None, tmp_path: Path, capsys: Any) -> None:
+def test_a_sweep_lies_where_its_runs_lie(root: str, ray_cluster: None, tmp_path: Path, capsys: Any) -> None:
     config = tmp_path / "signal.toml"
     config.write_text(tomlkit.dumps(merge(SIGNAL, {"run": {"root": root}})))
     options = SweepOptions(iterations=1, grid=["ppo.learning_rate=1e-3"], name="s")

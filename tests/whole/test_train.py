@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 Settings = Callable[..., dict[str, Any]]
 EVALUATE = {"every": 2, "tasks": 6, "rewards": [{"use": "token_f1"}]}
+CHECKED = {"evaluate": EVALUATE, "checkpoints": {"every": 3, "keep": 1}}
 
 
 def train(raw: dict[str, Any], iterations: int, evaluate: bool = True) -> tuple[Run, list[Evaluated]]:
@@ -38,9 +39,8 @@ def train(raw: dict[str, Any], iterations: int, evaluate: bool = True) -> tuple[
 
 @pytest.fixture(scope="module")
 def trained(ray_cluster: None, scripted_module: dict[str, Any]) -> tuple[Run, list[Evaluated]]:
-    """Four iterations with evaluations after 0, 2 and 4 of them."""
-    raw = scripted_module | {"evaluate": EVALUATE, "checkpoints": {"every": 4, "keep": 1}}
-    return train(raw, 4)
+    """Three iterations with evaluations after 0, 2 and 3 of them: every second, and at the end."""
+    return train(scripted_module | CHECKED, 3)
 
 
 Trained = tuple[Run, list[Evaluated]]
@@ -48,8 +48,8 @@ Trained = tuple[Run, list[Evaluated]]
 
 def test_training_goes_on_to_the_number_asked_for_and_evaluates_on_the_way(trained: Trained) -> None:
     run, found = trained
-    assert run.iterations() == [0, 1, 2, 3]
-    assert [e.index for e in found] == [0, 2, 4]
+    assert run.iterations() == [0, 1, 2]
+    assert [e.index for e in found] == [0, 2, 3]
     for evaluated in found:
         table = evaluated.done.tables["evaluation"].read()
         assert table.num_rows == 6
@@ -64,7 +64,7 @@ def test_an_evaluation_is_greedy(trained: Trained) -> None:
 
 def test_an_evaluation_that_is_finished_is_loaded_not_played(trained: Trained, scripted_module: Any) -> None:
     found = trained[1]
-    raw = scripted_module | {"evaluate": EVALUATE, "checkpoints": {"every": 4, "keep": 1}}
+    raw = scripted_module | CHECKED
     plan = assemble(parse_settings(raw))
     with session(plan, signals=False) as runner:
         again = runner.evaluate(assemble_evaluation(plan))
@@ -84,25 +84,25 @@ def test_the_best_checkpoint_is_kept_and_the_curves_are_drawn(trained: Trained) 
     report = Path(run.folder.path) / "report"
     lines = (report / "learning_curve.csv").read_text().splitlines()
     assert sum(line.startswith("evaluate,dev/token_f1") for line in lines) == 3
-    assert sum(line.startswith("train,return/mean") for line in lines) == 4
+    assert sum(line.startswith("train,return/mean") for line in lines) == 3
     assert (report / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_and_two_iterations_are_four_with_evaluations_or_without(
+def test_one_and_two_iterations_are_three_with_evaluations_or_without(
     trained: Trained, scripted: Settings
 ) -> None:
-    raw = scripted(evaluate=EVALUATE, checkpoints={"every": 4, "keep": 1})
-    train(raw, 2, evaluate=False)
-    run, found = train(raw, 4)
-    assert run.iterations() == [0, 1, 2, 3]
-    assert [e.index for e in found] == [2, 4]
+    raw = scripted(**CHECKED)
+    train(raw, 1, evaluate=False)
+    run, found = train(raw, 3)
+    assert run.iterations() == [0, 1, 2]
+    assert [e.index for e in found] == [2, 3]
     assert _weights(trained[0]) == _weights(run)
 
-    (Path(run.iteration(3).folder.path) / "done.json").unlink()
+    (Path(run.iteration(2).folder.path) / "done.json").unlink()
     plan = assemble(parse_settings(raw))
     with (
         session(plan, signals=False) as runner,
-        pytest.raises(UsageError, match=r"iteration 3 .* unfinished"),
+        pytest.raises(UsageError, match=r"iteration 2 .* unfinished"),
     ):
         runner.evaluate(assemble_evaluation(plan))
 
@@ -123,7 +123,7 @@ def _weights(run: Run) -> list[str]:
 def test_an_export_is_the_model_that_was_trained(trained: Trained, tmp_path: Path) -> None:
     run = find_run(str(Path(trained[0].folder.path).parent), trained[0].name)
     said = export_model(run, str(tmp_path / "out"), model_id=None, version="latest")
-    assert said["version"] == 4
+    assert said["version"] == 3
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
