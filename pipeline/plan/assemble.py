@@ -19,7 +19,7 @@ from pipeline.plan.rewards import weighted_rewards
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
 from pipeline.plan.trainers import trainer_spec, update_stages
-from pipeline.settings.schema import DataPath, DataSection, Settings
+from pipeline.settings.schema import DataPath, Settings
 from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri
 from rewards.base import Credit, CreditHooks
@@ -79,7 +79,7 @@ def assemble(settings: Settings) -> Plan:
     check_root(settings.run.root)
     resolved = load_and_resolve(settings)
     run, data = resolved.run, resolved.data
-    tasks = check_task_fields(resolved.workflow, _load_tasks(data, data.path), data.split)
+    tasks = check_task_fields(resolved.workflow, _load_tasks(resolved, data.path), data.split)
     choose(tasks.tasks, data.split, run.seed, 0, data.tasks_per_iteration)
     for tool in resolved.workflow.tools.values():
         hooks_of(tool, ToolHooks).check_ready()
@@ -124,14 +124,15 @@ def assemble_evaluation(plan: Plan) -> EvaluationPlan:
         UsageError: [evaluate] does not fit the data, the rewards or the roles.
     """
     resolved, section = plan.resolved, plan.resolved.evaluate
-    tasks = plan.tasks if section.path is None else _load_tasks(resolved.data, section.path)
+    tasks = plan.tasks if section.path is None else _load_tasks(resolved, section.path)
     tasks = check_task_fields(resolved.workflow, tasks, section.split)
     sections = metric_sections(section, resolved.rewards)
     metrics = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     return evaluation_plan(resolved, metrics, tasks, plan.player_spec)
 
 
-def _load_tasks(data: DataSection, path: DataPath) -> LoadedTasks:
+def _load_tasks(resolved: Resolved, path: DataPath) -> LoadedTasks:
+    data = resolved.data
     return load_tasks(
         path,
         format=data.format,
@@ -142,6 +143,7 @@ def _load_tasks(data: DataSection, path: DataPath) -> LoadedTasks:
         repeats=data.repeats,
         delimiter=data.delimiter,
         encoding=data.encoding,
+        packages=resolved.sandbox.packages,
     )
 
 

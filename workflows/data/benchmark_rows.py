@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from workflows.data.code_rows import Tests, assert_tests, code_draft
 from workflows.data.fields import BAD_FIELD, BAD_TESTS, NO_TESTS, Draft, Unusable, label, problem_text
+from workflows.tools.code.testcode import function_name
 
 _CHECK: Final = "check"
 
@@ -98,6 +99,7 @@ def _multiple(row: Mapping[str, Any], public_tests: int) -> Draft:
 
 def _entry_point(row: Mapping[str, Any]) -> str:
     name = row.get("entry_point")
+    name = function_name(name) if isinstance(name, str) else name
     if not isinstance(name, str) or not name.isidentifier():
         raise Unusable(BAD_FIELD, f"entry_point is {name!r:.60}, expected the name of a function")
     return name

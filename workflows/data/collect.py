@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from workflows.data.fields import (
     BAD_FIELD,
+    BAD_TESTS,
     NO_OBJECT,
     NOT_DECODED,
     REPEATED,
@@ -36,6 +37,7 @@ from workflows.data.rows import Broken, Reading, cleaned, delimiter_hint, read_r
 from workflows.data.shapes import usual_shape
 from workflows.errors import DataError, UsageError, did_you_mean
 from workflows.plugins import load_object
+from workflows.tools.code.testcode import missing_packages
 from workflows.trajectory import to_json
 
 MAX_TASK_CHARS: Final = (
@@ -79,6 +81,7 @@ class Collector:
         public_tests: int,
         repeats: Repeats = "fold",
         reading: Reading | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         self.tasks: list[dict[str, Any]] = []
         self.folded = 0
@@ -89,6 +92,7 @@ class Collector:
         self._public_tests = public_tests
         self._repeats = repeats
         self._reading = reading or Reading()
+        self._packages = tuple(packages)
         self._loader = format if ":" in format else None
         self._converters: dict[str, Converter] = {}
         self._converter = self._declared(format, columns)
@@ -167,6 +171,14 @@ class Collector:
         return self._converters[name]
 
     def _add(self, draft: Draft, file: DataFile, number: int) -> None:
+        for tests in (draft.inputs.get("public_tests"), draft.gold.get("private_tests")):
+            wanted = tests.get("packages", ()) if isinstance(tests, Mapping) else ()
+            if missing := missing_packages(wanted, self._packages):
+                raise Unusable(
+                    BAD_TESTS,
+                    f"its tests import {missing[0]}, which the sandbox does not have; name a folder "
+                    "that has it in [sandbox] packages",
+                )
         try:
             inputs, gold = to_json(draft.inputs), to_json(draft.gold)
         except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ Nothing is lost on the way: a row becomes a task or a `Reject` with its file, nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -71,6 +71,7 @@ def load_tasks(
     repeats: Repeats = "fold",
     delimiter: str = ",",
     encoding: str = "utf-8",
+    packages: Sequence[str] = (),
 ) -> LoadedTasks:
     """Read tasks.
 
@@ -93,6 +94,7 @@ def load_tasks(
             with its content): "fold" counts it, "reject" makes it a reject.
         delimiter: between the fields of .csv files.
         encoding: of text files that have no byte-order mark.
+        packages: folders of the sandbox's packages; a row whose tests import others is rejected.
 
     A task's id is the row's own, else a hash of its content: filtering and reordering changes no id.
     A row with the id of an earlier one of its file and another content is rejected. Where an earlier
@@ -105,7 +107,7 @@ def load_tasks(
     if columns and format != "auto":
         raise DataError(f'[data] has columns and format = "{format}"; drop one of them')
     format = MADE_FORMATS.get(format, format)
-    collector = Collector(format, columns, public_tests, repeats, Reading(delimiter, encoding))
+    collector = Collector(format, columns, public_tests, repeats, Reading(delimiter, encoding), packages)
     for file in named_files(path) if ":" in format else data_files(path):
         collector.read(file)
     where = shown(path)

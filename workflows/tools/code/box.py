@@ -65,7 +65,7 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
         for fd in (0, 1, 2, keeper_out):
             os.close(fd)
     else:
-        ask(asks, Lines(keeper_in, keeper_out, job["longest"]), child, report_fd)
+        ask(asks, Lines(keeper_in, keeper_out, job["longest"]), child, report_fd, job["paths"])
     ended, status = 0, 0
     while ended != child:  # others that end are orphans of the program
         ended, status = os.waitpid(-1, 0)
@@ -93,7 +93,7 @@ def shield(process_one: bool) -> None:
         call_cdeclfunction(prctl, (set_child_subreaper, 1, 0, 0, 0))
 
 
-def ask(asks: dict[str, Any], lines: Lines, child: int, report_fd: int) -> None:
+def ask(asks: dict[str, Any], lines: Lines, child: int, report_fd: int, paths: list[str]) -> None:
     """Put the question, report the answer, and end the child unless it has ended before it answered."""
     import _signal
 
@@ -101,6 +101,7 @@ def ask(asks: dict[str, Any], lines: Lines, child: int, report_fd: int) -> None:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Python's handler would let the child interrupt this
     try:
         if "test" in asks:
+            sys.path[:] = [*paths, *(path for path in sys.path if path)]
             set_limits(asks["limits"])
             answer = encode(run_test(asks, lines))
         else:
@@ -200,8 +201,10 @@ def serve(space: dict[str, Any], lines: Lines) -> None:
 
 def call(space: dict[str, Any], name: str, args: list[Any], kwargs: dict[str, Any], form: str) -> Any:
     function = space.get(name)
-    if function is None and hasattr(space.get("Solution"), name):
-        function = getattr(space["Solution"](), name)
+    if function is None:
+        kinds = [space.get("Solution"), *(v for v in space.values() if isinstance(v, type))]
+        owner = next((kind for kind in kinds if name in getattr(kind, "__dict__", ())), None)
+        function = owner and getattr(owner(), name)
     if function is None:
         raise NameError(f"the program does not define {name!r}")
     return function(*shaped(function, args, form), **kwargs)

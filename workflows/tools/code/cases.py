@@ -6,6 +6,7 @@
     ["assert f(1) == 2", …]                        MBPP's `test_list`; with `test_setup_code` beside it
     {"test": "def check(candidate): …", "entry_point": "f"}     HumanEval, and MultiPL-E's MBPP
     "def check(candidate): …"                      Python as such
+    "def test_f(): assert f(1) == 2"               pytest's functions, unittest's classes (`testcode.py`)
     {"tests" | "test_cases" | "public_tests" | "private_tests" | …: any of these}
 
 Each may be an object or JSON text of it, at any depth. The name of the function (`fn_name`,
@@ -28,6 +29,7 @@ from workflows.errors import DataError
 from workflows.tools.code.codetests import AssertCase, CallCase, Case, CodeTests, StdioCase
 from workflows.tools.code.names import defined_names, parse_python
 from workflows.tools.code.statement import checker_of, split_batch, time_limit
+from workflows.tools.code.testcode import function_name, packages_of, runnable
 
 __all__ = ["AssertCase", "CallCase", "CodeTests", "StdioCase", "read_tests"]
 
@@ -68,7 +70,7 @@ class _Context:
         )
         limit = level.get("time_limit_seconds", self.time_limit_seconds)
         return _Context(
-            fn_name=_first_text(level, _NAMES) or self.fn_name,
+            fn_name=function_name(_first_text(level, _NAMES)) or self.fn_name,
             checker=judge or ("custom" if code else self.checker),
             checker_code=code or self.checker_code,
             setup=setup or self.setup,
@@ -107,9 +109,9 @@ def read_tests(
         return encoding
     encoding = _unjson(encoding)
     if isinstance(encoding, Mapping) and "kind" in encoding:
-        tests = CodeTests.from_json(encoding)
+        tests = _runnable(CodeTests.from_json(encoding))
         return tests if tests.time_limit_seconds else replace(tests, time_limit_seconds=time_limit(problem))
-    outer = _Context(fn_name=fn_name).within({"metadata": metadata or {}})
+    outer = _Context(fn_name=function_name(fn_name)).within({"metadata": metadata or {}})
     raw = list(_walk(encoding, outer, 0))
     told = next((r.context for r in raw), outer)
     common: dict[str, Any] = {
@@ -136,7 +138,18 @@ def read_tests(
         else:
             whole = StdioCase(_as_text(one.input), _as_text(one.output))
             cases += split_batch(problem, whole, common["checker"])
-    return CodeTests(kind=kind, cases=tuple(cases), **common)  # type: ignore[arg-type]
+    return _runnable(CodeTests(kind=kind, cases=tuple(cases), **common))  # type: ignore[arg-type]
+
+
+def _runnable(tests: CodeTests) -> CodeTests:
+    """Tests with the packages that they need, after refusing what no sandbox can run."""
+    if tests.kind != "assert":
+        return tests
+    codes = [case.code for case in tests.cases if isinstance(case, AssertCase)]
+    for code in codes:
+        runnable(code)
+    packages = {name for code in [tests.setup, *codes] for name in packages_of(code)}
+    return replace(tests, packages=tuple(sorted(packages)))
 
 
 def _walk(value: Any, context: _Context, depth: int) -> Iterator[_Raw]:

@@ -74,6 +74,7 @@ class CodeTests:
         setup: Python that runs before each assert, where the assert runs.
         whitespace: whether an output's line breaks count ("lines") or separate words as blanks do.
         time_limit_seconds: CPU time of a case that the statement or the data set gives.
+        packages: modules that tests import and that Python does not have; a sandbox must be given them.
         strict_bool: a call that should return 1 may not return True, nor the other way round.
 
     Raises:
@@ -89,6 +90,7 @@ class CodeTests:
     whitespace: Whitespace = "tokens"
     time_limit_seconds: float | None = None
     strict_bool: bool = False
+    packages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, get_args(Kind))
@@ -120,6 +122,8 @@ class CodeTests:
             out["checker_code"] = self.checker_code
         if self.whitespace != "tokens":
             out["whitespace"] = self.whitespace
+        if self.packages:
+            out["packages"] = list(self.packages)
         if self.strict_bool:
             out["strict_bool"] = True
         if self.time_limit_seconds is not None:
@@ -139,6 +143,7 @@ class CodeTests:
         _known(fields, cls.__slots__, "tests")
         fields["cases"] = tuple(_case_from_json(str(kind), case) for case in _list(fields.get("cases")))
         fields["setup"] = fields.get("setup") or ""
+        fields["packages"] = tuple(map(str, _list(fields.get("packages") or [])))
         return cls(**fields)
 
     def with_time_limit(self, seconds: float | None) -> CodeTests:

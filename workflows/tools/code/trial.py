@@ -35,6 +35,7 @@ from workflows.tools.code.isolation import Isolation
 from workflows.tools.code.limits import End, Limits
 from workflows.tools.code.names import defined_names, missing_imports, unbound_names
 from workflows.tools.code.report import CaseReport, Verdict, clip
+from workflows.tools.code.testcode import program_names, runnable
 from workflows.tools.code.watch import run
 
 _STDERR_SHOWN: Final = 500
@@ -109,14 +110,15 @@ class Trial:
 
     def _assert(self, case: AssertCase) -> CaseReport:
         fn_name, setup = self.tests.fn_name, self.tests.setup
-        own = {name: name for name in [fn_name] if name}
-        text = f"{setup}\n{case.code}"
+        own = {name: name for name in [fn_name, *program_names(case.code)] if name}
+        code = runnable(case.code)
+        text = f"{setup}\n{code}"
         prelude = missing_imports(text, besides={*own, *defined_names(self.code)})
         names = {name: name for name in unbound_names(f"{prelude}\n{text}")} | own
         if "candidate" in names and fn_name:
             names["candidate"] = fn_name
         asks = {
-            "test": case.code,
+            "test": code,
             "setup": setup,
             "prelude": prelude,
             "names": names,
