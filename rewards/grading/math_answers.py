@@ -181,10 +181,13 @@ def _plus_minus(text: str) -> Answer | None:
 _WORD: Final = re.compile(
     rf"\\(?:begin|end)\{{\w+\}}|\\[A-Za-z]+|([A-Za-z]{{3,}})|{OPEN}([^{CLOSE}]*[A-Za-z]{{2}}[^{CLOSE}]*){CLOSE}"
 )
-_NOT_A_NUMBER: Final = re.compile(r":|\d[\s)}\]]*_|(?<![\d_^{])\d+\s+\d|\.\.|\b0[xXbBoO][0-9a-fA-F]")
+_NOT_A_NUMBER: Final = re.compile(
+    r":|\d[\s)}\]]*_|(?<![\d_^{])\d+\s+\d|\.\.|\.\d+\.\d|\b0[xXbBoO][0-9a-fA-F]"
+)
 _BASE: Final = re.compile(
-    rf"[({{]*([0-9A-Fa-f.]+)[)}}]*\s*(?:_\s*[({{\s]*{OPEN}?\s*(?:base\s*)?(\w+)|{OPEN}?\s*\(?\s*(?:in\s+)?base[\s-]*"
-    rf"{CLOSE}?\s*(\w+))\s*[{CLOSE})}}\s]*"
+    rf"[({{]*(\d[0-9A-Fa-f.]*|[A-Fa-f][0-9A-Fa-f]+(?=[)}}\s]*_[{{(\s]*16))[)}}]*\s*(?:"
+    rf"_\s*[({{\s]*{OPEN}?\s*(?:base\s*)?(\w+)|{OPEN}?\s*\(?\s*(?:in\s+)?base[\s-]*{CLOSE}?\s*(\w+)"
+    rf")\s*[{CLOSE})}}\s]*"
 )
 _BASE_NAMES: Final = {
     **{"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8"},

@@ -99,6 +99,9 @@ _SAME_UNITS: Final = {
     "jpy": "yen",
     "deg": "degree",
 }
+_SPELLED: Final = frozenset(
+    {name for name in _SAME_UNITS if len(name) > 3} | {"degree", "dollar", "euro", "cent", "day"}
+)
 _IN_TEXT: Final = re.compile(
     rf"(.*?[\w}})\]%!])?\s*{OPEN}([^{CLOSE}{OPEN}]*){CLOSE}\s*(?:\^\s*\{{?\s*([23])\s*\}}?)?\s*"
 )
@@ -167,8 +170,8 @@ def _are_units(words: str, *, touching: bool) -> bool:
     if first in _TOUCHING or first in SCALES or (first in _APART and not touching):
         return True
     vowels = re.search("[aeiou]", first) is not None
-    if touching:
-        return len(first) > 4 and vowels
+    if touching:  # "5hours"; other letters that touch a number are variables
+        return first in _SPELLED or first.removesuffix("s") in _SPELLED
     return len(first) > 2 and vowels and not is_product(first, touching=False)
 
 

@@ -51,6 +51,7 @@ TEXTS = [
     "3.5",
     "東京 tower",
 ]
+TEXTS += ["<think>Paris</think>Rome", "<think>Paris", "Paris</think>"]
 TEXTS += ["Paris France Paris", "e\u0301", "new\nline", "\u00a0the\u2003Paris", "a\x00b"]
 PARSED = [
     None,

@@ -257,6 +257,18 @@ KINDS: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             ("[7, 8]", "7, 8"),
         ],
     ),
+    "letters with an index are no digits to a base": (
+        [("a_1", r"\frac{2a_1}{2}"), ("C_A", "C_A"), ("F_2", "F_2"), ("FF_{16}", "ff_{16}")],
+        [("C_A", "C_a"), ("A_1", "A_2"), ("a_1", "a"), ("FF_{16}", "255"), ("1A_{16}", "26")],
+    ),
+    "spellings of decimals": (
+        [("1.5x10^3", "1500"), ("1.5 X 10^{3}", "1500"), (r"0.\bar{3}", "1/3"), ("0.(3)", r"0.\overline{3}")],
+        [("1.000.000", "1"), ("1.000.000", "1000000"), ("5x10", "50"), (r"0.\bar{3}", "0.3")],
+    ),
+    "words that touch a number": (
+        [("5hours", "5"), ("5meters", r"5\text{ m}"), ("5kg", "5 kg")],
+        [("2", "2abcdefg"), ("5apples", "5"), ("2", "2axe")],
+    ),
     "an open box is no answer": ([], [(r"\boxed{8", "8"), (r"\boxed{7} \boxed{8", "7")]),
 }
 
