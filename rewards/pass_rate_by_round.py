@@ -95,7 +95,7 @@ class PassRateByRound(RewardHooks):
     def _measured(self, episode: PlayedEpisode) -> dict[int, float]:
         """The pass rate of each round's code on the private tests."""
         codes = {
-            round: extract_code(after_thinking(turn["response_text"] or ""))
+            round: None if turn["parsed"] == "" else extract_code(after_thinking(turn["response_text"] or ""))
             for round, turn in _by_round(episode, self.code_step).items()
         }
         if not codes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from workflows.errors import WorkflowError
 from workflows.parsers import Parsed, Parser, ParserHooks, invalid, read_reply
 
+_OPENED: Final = ""  # the name of a thought that the prompt opened: any mark closes it
 _MARK: Final = re.compile(
     r"<\s*(?P<close>/?)\s*(?:\w+:)?(?P<tag>think|thinking|thoughts?|reason|reasoning|scratchpad)\s*>"
     r"|\[\s*(?P<close2>/?)\s*(?P<tag2>think)\s*\]"
@@ -23,22 +25,31 @@ _MARK: Final = re.compile(
 )
 
 
-def after_thinking(text: str) -> str:
+Reasoning = bool | Literal["opened"]
+"""Whether replies begin with thoughts: no; yes, between marks; or in one that the prompt has "opened"."""
+
+
+def after_thinking(text: str, opened: bool = False) -> str:
     """What a reply says outside its thoughts; the whole text where nothing marks a thought.
 
     A chat template may open the first thought itself, so all before a mark that only closes is a thought.
-    A thought that is opened and never closed reaches to the end of the text.
+    A thought that is opened and never closed reaches to the end of the text. With `opened` the template is
+    known to open one, and a reply that closes none is a thought as a whole.
     """
     said: list[str] = []
-    within: list[str] = []  # the names of the thoughts that are open here
-    end, marked = 0, False
+    within: list[str] = [_OPENED] if opened else []  # the names of the thoughts that are open here
+    end, marked = 0, opened
     for mark in _MARK.finditer(text):
         marked = True
         closes, name = _read(mark)
         if not closes:
             if not within:
                 said.append(text[end : mark.start()])
+            elif within == [_OPENED] and not text[: mark.start()].strip():
+                within.clear()  # the model opens it again
             within.append(name)
+        elif within == [_OPENED]:
+            within.clear()
         elif name in within:
             while within.pop() != name:
                 pass
@@ -48,6 +59,26 @@ def after_thinking(text: str) -> str:
     if not within:
         said.append(text[end:])
     return "".join(said).strip() if marked else text
+
+
+def check_reasoning(value: Any) -> None:
+    """Refuse an option `reasoning` of another kind.
+
+    Raises:
+        WorkflowError: with the value.
+    """
+    if not isinstance(value, bool) and value != "opened":
+        raise WorkflowError(f"option reasoning must be true, false or 'opened', got {value!r}")
+
+
+def after_no_thought(reply: str, reasoning: Reasoning) -> str:
+    """A demonstration's reply without a thought; one that the prompt has opened ends at once."""
+    return f"</think>\n{reply}" if reasoning == "opened" else reply
+
+
+def without_thoughts(text: str, reasoning: Reasoning) -> str:
+    """What others see of a reply: all of it, or what it says outside its thoughts."""
+    return after_thinking(text, reasoning == "opened") if reasoning else text
 
 
 def _read(mark: re.Match[str]) -> tuple[bool, str]:
@@ -64,17 +95,18 @@ class AfterThinking(ParserHooks):
     """
 
     parser: Parser
+    opened: bool = False
 
     def parse(self, text: str) -> Parsed:
-        said = after_thinking(text)
-        return _without_thoughts(text, said, self.parser.parse(said))
+        said = after_thinking(text, self.opened)
+        return _unless_thoughts_alone(text, said, self.parser.parse(said))
 
     def parse_for(self, text: str, variables: Mapping[str, Any]) -> Parsed:
-        said = after_thinking(text)
-        return _without_thoughts(text, said, read_reply(self.parser, said, variables))
+        said = after_thinking(text, self.opened)
+        return _unless_thoughts_alone(text, said, read_reply(self.parser, said, variables))
 
 
-def _without_thoughts(text: str, said: str, parsed: Parsed) -> Parsed:
+def _unless_thoughts_alone(text: str, said: str, parsed: Parsed) -> Parsed:
     if said or not text.strip() or parsed.valid:
         return parsed
     return invalid("thoughts alone, which never end", "" if parsed.lenient is None else parsed.lenient)

@@ -34,8 +34,8 @@ _INTRODUCED: Final = (
 # 3 (mod 5) in one spelling; without its parentheses \bmod is an operation
 _MODULUS: Final = rf"{OPEN}?\s*\\?(?:[bp]?mod|modulo)(?![A-Za-z])\s*{CLOSE}?"
 _RESIDUES: Final = (
-    (rf"\(\s*{_MODULUS}\s*([^()]+?)\s*\)", r"\\pmod{\1}"),
-    (r"\\p?mod(?![A-Za-z])\s*\{([^{}]+)\}|\\p?mod(?![A-Za-z])\s*(\w+)", _residue),
+    ("mod", rf"\(\s*{_MODULUS}\s*([^()]+?)\s*\)", r"\\pmod{\1}"),
+    ("mod", r"\\p?mod(?![A-Za-z])\s*\{([^{}]+)\}|\\p?mod(?![A-Za-z])\s*(\w+)", _residue),
 )
 
 
@@ -71,49 +71,53 @@ _TEXT: Final = re.compile(
 )
 _BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox|emph|underline|bbox)\s*\{")
 _REWRITES: Final = tuple(
-    (re.compile(pattern), new)
-    for pattern, new in (
+    (needs, re.compile(pattern), new)  # what a text without `needs` can't match is not tried
+    for needs, pattern, new in (
         *_RESIDUES,
-        (r"\\(?:left|right)\s*\.", ""),
-        (r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""),
-        (r"(?<=\d)(?:\\[,!;:]|\{,\})(?=\d{3})", ","),  # 1\,000 and 1{,}000
-        (r"(?<![\d.,^_])([1-9]\d{0,2})((?: \d{3})+)(?![\d,/])", _joined),
-        (r"(?<![_^{\w.])(\d+(?:\.\d+)?)\s*\(", r"\1\\cdot("),
-        (r"\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\\\\\s*$|\\\s*$", " "),
-        (r"\\[tdc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\(?:leqslant|leq)(?![A-Za-z])|<=|=<", r"\\le "),
-        (r"\\(?:geqslant|geq)(?![A-Za-z])|>=", r"\\ge "),
-        (r"\\neq(?![A-Za-z])|!=", r"\\ne "),
-        (r"\\lt(?![A-Za-z])", "<"),
-        (r"\\gt(?![A-Za-z])", ">"),
-        (r"\\approx(?![A-Za-z])", "="),
-        (r"\\l(?:brace)(?![A-Za-z])", r"\\{"),
-        (r"\\r(?:brace)(?![A-Za-z])", r"\\}"),
-        (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset "),
-        (r"\\(?:ast|star)(?![A-Za-z])", "*"),
-        (r"\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
-        (r"\\%", "%"),
-        (r"\\pm(?![A-Za-z])", r"\\pm "),
-        (r"\\(begin|end)\{[bp]?matrix\*?\}", r"\\\1{pmatrix}"),
-        (r"\*\*", "^"),
-        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
-        (r"(?<=[\d.])\\(?:bar|dot)(?=\{\d+\})", r"\\overline"),
-        (r"(?<=\d\.)\((\d+)\)", r"\\overline{\1}"),
-        (r"(?<![A-Za-z\\])sqrt(?=\s*[({\[])", r"\\sqrt"),
-        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-        (r"(\\frac\s*\{[^{}]*\})\s*(\w)", r"\1{\2}"),
-        (r"\\sqrt\s*(\d+|[A-Za-z])", r"\\sqrt{\1}"),
-        (r"\^\s*(-?\d{2,}|-\d)", r"^{\1}"),
-        (rf"{OPEN}[^{CLOSE}]*{CLOSE}|(?<![A-Za-z\\])({_FUNCTIONS})(?![A-Za-z])", _function),
-        (r"\\infinity(?![A-Za-z])", r"\\infty "),
+        ("\\", r"\\(?:left|right)\s*\.", ""),
+        ("\\", r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""),
+        ("", r"(?<=\d)(?:\\[,!;:]|\{,\})(?=\d{3})", ","),  # 1\,000 and 1{,}000
+        ("", r"(?<![\d.,^_])([1-9]\d{0,2})((?: \d{3})+)(?![\d,/])", _joined),
+        ("(", r"(?<![_^{\w.])(\d+(?:\.\d+)?)\s*\(", r"\1\\cdot("),
+        ("", r"\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\\\\\s*$|\\\s*$", " "),
+        ("\\", r"\\[tdc]frac(?![A-Za-z])", r"\\frac"),
+        ("", r"\\(?:leqslant|leq)(?![A-Za-z])|<=|=<", r"\\le "),
+        ("", r"\\(?:geqslant|geq)(?![A-Za-z])|>=", r"\\ge "),
+        ("", r"\\neq(?![A-Za-z])|!=", r"\\ne "),
+        ("\\", r"\\lt(?![A-Za-z])", "<"),
+        ("\\", r"\\gt(?![A-Za-z])", ">"),
+        ("\\", r"\\approx(?![A-Za-z])", "="),
+        ("\\", r"\\l(?:brace)(?![A-Za-z])", r"\\{"),
+        ("\\", r"\\r(?:brace)(?![A-Za-z])", r"\\}"),
+        ("\\", r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset "),
+        ("\\", r"\\(?:ast|star)(?![A-Za-z])", "*"),
+        ("", r"\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        ("\\", r"\\%", "%"),
+        ("\\", r"\\pm(?![A-Za-z])", r"\\pm "),
+        ("\\", r"\\(begin|end)\{[bp]?matrix\*?\}", r"\\\1{pmatrix}"),
+        ("*", r"\*\*", "^"),
+        ("10", r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
+        ("\\", r"(?<=[\d.])\\(?:bar|dot)(?=\{\d+\})", r"\\overline"),
+        (".(", r"(?<=\d\.)\((\d+)\)", r"\\overline{\1}"),
+        ("sqrt", r"(?<![A-Za-z\\])sqrt(?=\s*[({\[])", r"\\sqrt"),
+        ("\\", r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        ("\\", r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
+        ("\\frac", r"(\\frac\s*\{[^{}]*\})\s*(\w)", r"\1{\2}"),
+        ("\\", r"\\sqrt\s*(\d+|[A-Za-z])", r"\\sqrt{\1}"),
+        ("^", r"\^\s*(-?\d{2,}|-\d)", r"^{\1}"),
+        ("", rf"{OPEN}[^{CLOSE}]*{CLOSE}|(?<![A-Za-z\\])({_FUNCTIONS})(?![A-Za-z])", _function),
+        ("\\", r"\\infinity(?![A-Za-z])", r"\\infty "),
         # 2\frac{1}{2} is two and a half, where the fraction is a proper one
-        (r"(?<![\d.}\)^])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed),
-        (r"(?<![\d.}\)/^])(\d+)\s+(\d+)/(\d+)(?![\d.])", _mixed),
-        (r"(?<![\d.}\)/^])(\d+)\s+and\s+(?:a|one)[\s-]+(half|third|quarter|fourth)(?![A-Za-z])", _and_a_half),
+        ("\\frac", r"(?<![\d.}\)^])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed),
+        ("/", r"(?<![\d.}\)/^])(\d+)\s+(\d+)/(\d+)(?![\d.])", _mixed),
+        (
+            "and",
+            r"(?<![\d.}\)/^])(\d+)\s+and\s+(?:a|one)[\s-]+(half|third|quarter|fourth)(?![A-Za-z])",
+            _and_a_half,
+        ),
         # how a value is introduced is not part of it; an inequality is: "at least 5" stays
-        (rf"^(?:{_INTRODUCED})+(?=[-+\d.(\\{OPEN}A-Za-z])", ""),
-        (r"^\s*=\s*", ""),
+        ("", rf"^(?:{_INTRODUCED})+(?=[-+\d.(\\{OPEN}A-Za-z])", ""),
+        ("", r"^\s*=\s*", ""),
     )
 )
 
@@ -129,8 +133,9 @@ def clean(answer: str) -> str:
     text = _without_delimiters(text.strip().strip("*`").strip())
     text = _unwrap(text, _BOX, lambda inside: inside)
     text = _unwrap(text, _TEXT, _marked)
-    for pattern, new in _REWRITES:
-        text = pattern.sub(new, text)
+    for needs, pattern, new in _REWRITES:
+        if needs in text:
+            text = pattern.sub(new, text)
     text = _in_braces(_in_braces(text, r"\sqrt"), "^")
     text = re.sub(r"\s+", " ", text).strip()
     while text and text[-1] in ".;,:":

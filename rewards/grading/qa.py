@@ -151,7 +151,9 @@ _LOOKALIKES: Final = {
     **dict.fromkeys(map(ord, "—―"), " "),  # a dash between words joins nothing
     **dict.fromkeys(map(ord, "⁄∕"), "/"),
 }
-_JOINED_WORDS: Final = re.compile(r"(?<=[^\W_])-(?=[^\W\d_])|(?<=[^\W\d_])-(?=\d)|(?<=[^\W\d_])/(?=[^\W\d_])")
+_JOINED_WORDS: Final = re.compile(  # A-Team, Covid-19, 5-inch, AC/DC; each way begins with its sign: faster
+    r"-(?:(?<=[^\W_]-)(?=[^\W\d_])|(?<=[^\W\d_]-)(?=\d))|/(?<=[^\W\d_]/)(?=[^\W\d_])"
+)
 _EMPHASIS: Final = re.compile(r"(?<!\w)(\*{1,3}|_{1,3})(?=\S)([^*_]+?)(?<=\S)\1(?!\w)")  # Markdown
 _THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _LIST_COMMA: Final = re.compile(r"[,;](?!\d)|(?<!\d)[,;]")
@@ -192,9 +194,9 @@ def _strict_tokens(text: str) -> tuple[str, ...]:
     if "," in cleaned or ";" in cleaned:
         cleaned = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), cleaned)
         cleaned = _LIST_COMMA.sub(" , ", cleaned)
-    raw = cleaned.split()
     if "-" in cleaned or "/" in cleaned:
-        raw = [part for word in raw for part in _parts(word)]
+        cleaned = _JOINED_WORDS.sub(" ", cleaned)
+    raw = cleaned.split()
     if not plain:
         raw = [part for word in raw for part in _BY_CHARACTER.split(word) if part]
     words = [
@@ -203,11 +205,6 @@ def _strict_tokens(text: str) -> tuple[str, ...]:
         if not (word.lstrip("\"'([") in _ARTICLE_WORDS and _is_word(raw[i + 1 : i + 2]))
     ]
     return tuple(w for w in words if w) or tuple(text.split())
-
-
-def _parts(word: str) -> list[str]:
-    """The words that hyphens and slashes join, as if they stood apart: A-Team is A Team."""
-    return _JOINED_WORDS.sub(" ", word).split()
 
 
 def _apart_from_digits(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from rewards.grading.lines import graded, grader_of
 from rewards.grading.math_extract import extract_answer
 from rewards.math_correct import MathCorrect
 from rewards.pass_rate_by_round import PassRateByRound
+from workflows.errors import WorkflowError
 from workflows.parsers import JsonKey, Raw, StrictTags
 from workflows.teams import code, math
 from workflows.testing import play_once
@@ -82,6 +84,30 @@ def test_thoughts_alone_are_invalid_and_read_as_nothing(parser):
     assert not any(parsed.best.values() if isinstance(parsed.best, dict) else parsed.best)
 
 
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("a thought <code>1</code>", ""),
+        (f"a thought</think>{SAID}", SAID),
+        (f"a thought</reasoning>{SAID}", SAID),
+        (f"<think>a thought</think>{SAID}", SAID),
+        (f"a</think>{SAID}<think>or <code>1</code>", SAID),
+        ("", ""),
+    ],
+)
+def test_where_the_prompt_opens_a_thought_a_reply_must_close_it(reply, said):
+    assert after_thinking(reply, opened=True) == said
+    assert AfterThinking(StrictTags("code"), opened=True).parse(reply).valid == bool(said)
+
+
+@pytest.mark.parametrize("workflow", [code, math])
+def test_how_thoughts_begin_is_true_false_or_opened(workflow):
+    for reasoning in (True, False, "opened"):
+        workflow.build(reasoning=reasoning)
+    with pytest.raises(WorkflowError, match="option reasoning must be true, false or 'opened', got 'open'"):
+        workflow.build(reasoning="open")
+
+
 # --- in the workflows and rewards -----------------------------------------------------------------------
 
 TESTS = json.dumps([{"input": "", "output": "2\n"}])
@@ -89,17 +115,18 @@ TASK = {"problem": "Print 2.", "public_tests": TESTS, "fn_name": None}
 OPEN = "<think>Perhaps <code>print(2)</code> would do, but"
 
 
-def _coded(reply: str):
+def _coded(reply: str, reasoning: Any = True):
     replies = {
-        "planner": "<think>secret plan</think><pseudocode>p</pseudocode>",
+        "planner": "secret plan</think><pseudocode>p</pseudocode>",
         "coder": reply,
-        "reflector": "<reflection>r</reflection>",
+        "reflector": "</think><reflection>r</reflection>",
     }
-    return play_once(code.build(max_rounds=2, reasoning=True), TASK, replies)
+    return play_once(code.build(max_rounds=2, reasoning=reasoning), TASK, replies)
 
 
-def test_code_in_a_thought_that_never_ends_earns_nothing_and_is_shown_to_nobody():
-    played = _coded(OPEN)
+@pytest.mark.parametrize(("reply", "reasoning"), [(OPEN, True), (OPEN, "opened"), (OPEN[7:], "opened")])
+def test_code_in_a_thought_that_never_ends_earns_nothing_and_is_shown_to_nobody(reply, reasoning):
+    played = _coded(reply, reasoning)
     seen = [turn["messages"] or "" for turn in played.turns] + [
         turn["tool_request"] or "" for turn in played.turns
     ]

@@ -26,7 +26,7 @@ from workflows.roles import Role
 from workflows.state import State
 from workflows.teams.code_text import NO_TESTS, code_form, execution, public_tests, result_text, shown_tests
 from workflows.teams.qa_passages import check_flags
-from workflows.thinking import AfterThinking, after_thinking
+from workflows.thinking import AfterThinking, Reasoning, after_no_thought, after_thinking, check_reasoning
 from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.verifier import CodeVerifier
 
@@ -42,7 +42,7 @@ def build(
     max_case_characters: int = 400,
     reflect_without_tests: bool = False,
     starter_code: bool = True,
-    reasoning: bool = False,
+    reasoning: Reasoning = False,
     sandbox: Sandbox | str = "auto",
     limits: Mapping[str, Any] | None = None,
 ) -> Workflow:
@@ -55,7 +55,8 @@ def build(
         max_case_characters: of each input, output and message in a prompt; longer ones lose their middle.
         reflect_without_tests: play all rounds of a task that has no public tests, without any verdict.
         starter_code: show the coder the task's starter code, where it has one.
-        reasoning: replies may begin with thoughts that end in `</think>`; nobody else sees them.
+        reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
+            where the chat template opens the first one: a reply that closes none is then a thought.
         sandbox: where the verifier runs code: a `Sandbox`, or the name of an isolation; `[sandbox]` of the
             settings, where it is not given.
         limits: of one test case; see `workflows.tools.code.judge.JudgeLimits`.
@@ -70,8 +71,8 @@ def build(
         stop_on_all_passed=stop_on_all_passed,
         reflect_without_tests=reflect_without_tests,
         starter_code=starter_code,
-        reasoning=reasoning,
     )
+    check_reasoning(reasoning)
 
     def past(state: State) -> list[dict[str, Any]]:
         return earlier_rounds(state) if max_rounds > 1 else []
@@ -142,9 +143,14 @@ def _check_count(name: str, value: Any, least: int) -> None:
         raise WorkflowError(f"option {name} must be a whole number of at least {least}, got {value!r}")
 
 
-def _role(name: str, prompt: str, tag: str, reasoning: bool, **more: Any) -> Role:
+def _role(name: str, prompt: str, tag: str, reasoning: Reasoning, **more: Any) -> Role:
     parser: Parser = StrictTags(tag)
-    return Role(name, prompt=prompt, parser=AfterThinking(parser) if reasoning else parser, **more)
+    if reasoning:
+        parser = AfterThinking(parser, reasoning == "opened")
+    shown = [
+        (variables, after_no_thought(reply, reasoning)) for variables, reply in more.pop("demonstrations")
+    ]
+    return Role(name, prompt=prompt, parser=parser, demonstrations=tuple(shown), **more)
 
 
 _OLDEST_FIRST: Final = Trim("history", drop="first")
@@ -159,7 +165,7 @@ _TASK: Final = "Problem: {problem}\n{execution}\n"
 _HISTORY: Final = "Round {round}. Earlier rounds:\n{history}\n"
 
 
-def _planner(reasoning: bool) -> Role:
+def _planner(reasoning: Reasoning) -> Role:
     return _role(
         "planner",
         f"{_TASK}Tests:\n{{tests}}\n{_HISTORY}Plan the code.\nReply: <pseudocode>your steps</pseudocode>",
@@ -171,7 +177,7 @@ def _planner(reasoning: bool) -> Role:
     )
 
 
-def _coder(reasoning: bool) -> Role:
+def _coder(reasoning: Reasoning) -> Role:
     shown = _SHOWN | {"plan": "Multiply n by 2. Return the product.", "form": "def twice(…): …"}
     return _role(
         "coder",
@@ -184,7 +190,7 @@ def _coder(reasoning: bool) -> Role:
     )
 
 
-def _reflector(reasoning: bool) -> Role:
+def _reflector(reasoning: Reasoning) -> Role:
     shown = {name: value for name, value in _SHOWN.items() if name != "tests"} | {
         "plan": "Return n.",
         "code": "def twice(n):\n    return n",
@@ -212,7 +218,9 @@ def start_from(task: Mapping[str, Any]) -> str:
 def request(state: State) -> dict[str, Any]:
     """What the verifier runs: the coder's reply, in which it looks for the code, and the public tests."""
     task = state.task
-    asked = {"code": after_thinking(state["code"].text), "tests": task["public_tests"]}
+    # a reply of thoughts alone reads as nothing; in others the judge looks for the code itself
+    reply = "" if state["code"].best == "" else after_thinking(state["code"].text)
+    asked = {"code": reply, "tests": task["public_tests"]}
     return asked | {key: task[key] for key in ("fn_name", "time_limit_seconds") if task.get(key) is not None}
 
 

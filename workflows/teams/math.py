@@ -19,8 +19,13 @@ from workflows.parsers import Parser, StrictTags
 from workflows.prompts import Trim
 from workflows.roles import Role
 from workflows.state import State
-from workflows.teams.qa_passages import check_flags
-from workflows.thinking import AfterThinking, after_thinking
+from workflows.thinking import (
+    AfterThinking,
+    Reasoning,
+    after_no_thought,
+    check_reasoning,
+    without_thoughts,
+)
 
 STATUSES: Final = ("correct", "incorrect", "uncertain")
 ERROR_TYPES: Final = (
@@ -37,21 +42,22 @@ _REFINED: Final = "<REFINED_SOLUTION>3 * 4 = 12</REFINED_SOLUTION>\n<ANSWER>12</
 _FINAL: Final = "<FINAL_SOLUTION>3 * 4 = 12</FINAL_SOLUTION>\n<FINAL_ANSWER>12</FINAL_ANSWER>"
 
 
-def build(reasoning: bool = False) -> Workflow:
+def build(reasoning: Reasoning = False) -> Workflow:
     """The workflow.
 
     Args:
-        reasoning: replies may begin with thoughts that end in `</think>`; nobody else sees them.
+        reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
+            where the chat template opens the first one: a reply that closes none is then a thought.
 
     Raises:
         WorkflowError: an option of the wrong kind.
     """
-    check_flags(reasoning=reasoning)
+    check_reasoning(reasoning)
 
     def said(step: str) -> Callable[[State], str]:
         def text(state: State) -> str:
             reply = state[step].text
-            return (after_thinking(reply) if reasoning else reply).strip() or _NO_REPLY
+            return without_thoughts(reply, reasoning).strip() or _NO_REPLY
 
         return text
 
@@ -74,7 +80,7 @@ def build(reasoning: bool = False) -> Workflow:
     )
 
 
-def _roles(reasoning: bool) -> list[Role]:
+def _roles(reasoning: Reasoning) -> list[Role]:
     def role(
         name: str, ask: str, tags: tuple[str, ...], shown: dict[str, str], reply: str, **rules: Any
     ) -> Role:
@@ -82,8 +88,8 @@ def _roles(reasoning: bool) -> list[Role]:
         return Role(
             name,
             prompt=f"Problem: {{problem}}\n{ask}",
-            parser=AfterThinking(parser) if reasoning else parser,
-            demonstrations=(({"problem": _PROBLEM} | shown, reply),),
+            parser=AfterThinking(parser, reasoning == "opened") if reasoning else parser,
+            demonstrations=(({"problem": _PROBLEM} | shown, after_no_thought(reply, reasoning)),),
             trim=tuple(Trim(name, drop="first", by="word") for name in shown),
             max_response_tokens=512,
         )
