@@ -127,8 +127,8 @@ def merged_failures(receipts: Iterable[Mapping[str, Mapping[str, Any]]]) -> list
     """The failures of all receipts by kind, the most frequent first."""
     kinds: dict[str, dict[str, Any]] = {}
     for receipt in receipts:
-        for kind, found in receipt.items():
-            kinds.setdefault(kind, {**found, "count": 0})["count"] += found["count"]
+        for kind, failure in receipt.items():
+            kinds.setdefault(kind, {**failure, "count": 0})["count"] += failure["count"]
     return sorted(kinds.values(), key=lambda kind: (-kind["count"], kind["episode_id"]))
 
 

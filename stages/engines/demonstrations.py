@@ -84,14 +84,14 @@ class DemonstrationServer(Weightless):
             max_model_len=self.spec.max_model_len,
             vocab_size=self.chat.vocab_size,
         )
-        found = self.answers.get(tuple(prompt_token_ids))
-        if not found:
-            asked = self.chat.decode(prompt_token_ids)[-160:]
+        answers = self.answers.get(tuple(prompt_token_ids))
+        if not answers:
+            ending = self.chat.decode(prompt_token_ids)[-160:]
             raise RunFailed(
                 f"{self.spec.options['file']} demonstrates no answer to a prompt of {model_id!r} that ends "
-                f"in {asked!r}"
+                f"in {ending!r}"
             )
-        text = found[0] if len(found) == 1 else random.Random(sampling.seed).choice(found)
+        text = answers[0] if len(answers) == 1 else random.Random(sampling.seed).choice(answers)
         ends = [text.index(s) + len(s) for s in sampling.stop if s in text]
         ids = self.chat.encode(text[: min(ends)] if ends else text)
         if not ends:
@@ -115,7 +115,7 @@ def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
     """Every line's chat without its last message, and that message's text.
 
     Raises:
-        UsageError: no such option or file, or the first line that is no demonstration, by its number.
+        UsageError: no such option or file, or the first line that is not a demonstration, by its number.
     """
     path = spec.options.get("file")
     if set(spec.options) != set(_OPTIONS) or not isinstance(path, str):
@@ -129,10 +129,10 @@ def read_demonstrations(spec: EngineSpec) -> list[tuple[list[Message], str]]:
     except (OSError, UnicodeDecodeError, ValueError, ImportError) as error:
         raise UsageError(f"the demonstrations in {path} can't be read: {error}") from None
     lines = enumerate(text.split("\n"), 1)
-    found = [_demonstration(line, f"{path}, line {n}") for n, line in lines if line.strip()]
-    if not found:
+    demonstrations = [_demonstration(line, f"{path}, line {n}") for n, line in lines if line.strip()]
+    if not demonstrations:
         raise UsageError(f"{path} has no demonstrations; expected one chat a line: {_EXPECTED}")
-    return found
+    return demonstrations
 
 
 _EXPECTED = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
@@ -150,7 +150,7 @@ def _demonstration(line: str, where: str) -> tuple[list[Message], str]:
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{where} is not a chat: {line[:120]!r}; expected {_EXPECTED}") from None
     if not all(isinstance(v, str) for m in (*before, last) for v in m.values()):
-        raise UsageError(f"{where} has a role or content that is no text; expected {_EXPECTED}")
+        raise UsageError(f"{where} has a role or content that is not text; expected {_EXPECTED}")
     if not before or last["role"] != "assistant" or not last["content"]:
         raise UsageError(
             f"{where} does not end in an answer: its last of {len(messages)} messages is of "

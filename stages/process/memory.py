@@ -26,5 +26,5 @@ def _peak(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):  # it has just ended
         return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else 0  # a process that has ended has no memory
+    line = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(line.group(1)) * 1024 if line else 0  # a process that has ended has no memory

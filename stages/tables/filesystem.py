@@ -38,7 +38,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         protocol = url.partition("://")[0]
         if isinstance(error, ValueError):
             known = fsspec.available_protocols()
-            unknown = f"{protocol!r} is no kind of filesystem{did_you_mean(protocol, known)}"
+            unknown = f"{protocol!r} is not a kind of filesystem{did_you_mean(protocol, known)}"
             raise UsageError(f"{url} can't be opened: {error if protocol in known else unknown}") from None
         package = _PACKAGES.get(protocol)
         remedy = (

@@ -3,7 +3,7 @@
     <uri>/weights/…       Hugging Face layout, in the dtype of the initial checkpoint, or in that of the
                           computation where the former would round; of an adapter PEFT's, in the latter
     <uri>/trainer/…       DeepSpeed's state (fp32 master weights, moments, step), critic, RNG of each rank
-    <uri>/manifest.json   versions, and size and hash of every file; a folder without it is no checkpoint
+    <uri>/manifest.json   versions, and size and hash of every file; a folder without it is not a checkpoint
 
 On a local disk the ranks write beside the target and one rename makes the checkpoint appear; elsewhere
 each rank writes to its own disk and uploads. Nothing here deletes another version's folder.
@@ -267,11 +267,12 @@ def _fetched(uri: str, manifest: dict[str, Any], rank: int) -> Iterator[Path]:
             if not local:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 fs.get_file(f"{path}/{file['name']}", str(target))
-            found = _describe(target) if target.is_file() else {"bytes": None, "hash": None}
-            if found != {"bytes": file["bytes"], "hash": file["hash"]}:
+            actual = _describe(target) if target.is_file() else {"bytes": None, "hash": None}
+            if actual != {"bytes": file["bytes"], "hash": file["hash"]}:
                 raise RunFailed(
                     f"checkpoint {uri} is damaged: {file['name']} should have {file['bytes']} bytes and hash "
-                    f"{file['hash']}, found {found['bytes']} and {found['hash']}; resume from another version"
+                    f"{file['hash']}, found {actual['bytes']} and {actual['hash']}; resume from another "
+                    "version"
                 )
         yield folder
 

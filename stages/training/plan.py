@@ -202,11 +202,11 @@ def _wanted_columns(
 def _places(rows: pa.Table, other: pa.Table, what: str) -> tuple[pa.Array, str | None]:
     """Where the rows' keys are in another table."""
     there = {key: index for index, key in enumerate(_keys(other))}
-    found = [there.get(key) for key in _keys(rows)]
-    if None in found:
-        episode, turn = _keys(rows)[found.index(None)]
+    places = [there.get(key) for key in _keys(rows)]
+    if None in places:
+        episode, turn = _keys(rows)[places.index(None)]
         return pa.array([], pa.int64()), f"row ({episode}, {turn}) is not in {what}"
-    return pa.array(found, pa.int64()), None
+    return pa.array(places, pa.int64()), None
 
 
 def _keys(rows: pa.Table) -> list[tuple[str, int]]:

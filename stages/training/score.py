@@ -45,7 +45,7 @@ def score_rows(
 ) -> pa.Table:
     """The `SCORES` rows of partition rows, in their order. A row without a response gets empty lists."""
     spec = unit.spec
-    # advantages come later, so a row without one is no problem here
+    # advantages come later, so a row without one is not a problem here
     at = rows.column_names.index("advantage")
     rows = rows.set_column(at, "advantage", pc.fill_null(rows["advantage"], 0.0))
     problem = problem_with(
@@ -58,11 +58,11 @@ def score_rows(
     )
     if problem:
         raise RunFailed(f"model {spec.model_id!r} can't score {where}: {problem}")
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    scores: dict[tuple[str, int], dict[str, Any]] = {}
     with torch.no_grad():
         for batches in split(rows, spec.shared_prefix).values():
             for batch in batches:
-                found |= _score(unit, batch.to(unit.device), needs)
+                scores |= _score(unit, batch.to(unit.device), needs)
     columns = {"old": "old_logprobs", "reference": "reference_logprobs", "values": "values"}
     empty: dict[str, list[float]] = {columns[need]: [] for need in needs}
     scored = []
@@ -71,7 +71,7 @@ def score_rows(
             {
                 **dict(zip(TURN_KEYS, key, strict=True)),
                 "scored_version": unit.version,
-                **found.get(key, empty),
+                **scores.get(key, empty),
             }
         )
     return rows_to_table(scored, SCORES)

@@ -77,8 +77,8 @@ def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:
             for batch in mini_batch.micro_batches:
                 old, values = batch.old_logprobs, batch.values
                 if old is None or (unit.critic is not None and values is None):
-                    own, _, hidden = unit.policy(batch)
-                    old = own if old is None else old
+                    now, _, hidden = unit.policy(batch)
+                    old = now if old is None else old
                     if unit.critic is not None and values is None:
                         values = unit.critic.values(batch, hidden)
                 mini_batch.old_logprobs.append(old)

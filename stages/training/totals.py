@@ -108,10 +108,10 @@ class Totals:
     def measured(self) -> dict[str, Any]:
         """The measured columns of an `UPDATES` row; null where there was nothing to measure."""
         sums = self.sums
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: sums[name] / sums[count] if sums[count] else None for name, count in _MEANS.items()
         }
-        found |= {name: self.maxima[name] if sums[count] else None for name, count in _MAXIMA.items()}
+        columns |= {name: self.maxima[name] if sums[count] else None for name, count in _MAXIMA.items()}
         moments = (sums[name] for name in _MOMENTS)
-        found["explained_variance"] = explained_variance(sums["value_tokens"], *moments)
-        return found
+        columns["explained_variance"] = explained_variance(sums["value_tokens"], *moments)
+        return columns

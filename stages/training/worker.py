@@ -52,7 +52,7 @@ class TrainWorker:
         """Join the other ranks, load the weights, and answer with what was started.
 
         Raises:
-            UsageError: the checkpoint is no causal language model.
+            UsageError: the checkpoint is not a causal language model.
             RunFailed: `resume` is not a whole checkpoint of this model at `version`.
         """
         import torch

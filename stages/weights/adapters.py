@@ -53,7 +53,7 @@ def adapter_parameters(spec: AdapterSpec, folder: str, where: str) -> int:
     """How many numbers an adapter on the model in `folder` trains, from the headers of its files.
 
     Raises:
-        UsageError: a target is no layer of the model; `where` says whose setting it is.
+        UsageError: a target is not a layer of the model; `where` says whose setting it is.
     """
     tables, layers = _shapes(folder)
     if spec.targets != ALL_LINEAR:

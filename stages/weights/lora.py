@@ -93,7 +93,7 @@ class Adaptable:
         that it depends on.
 
         Raises:
-            UsageError: a target is no linear layer of the base.
+            UsageError: a target is not a linear layer of the base.
         """
         layers = self._targets(spec)
         number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=7).digest(), "big")

@@ -135,7 +135,7 @@ def _fetch_from_hub(name: str) -> str:
         )
     except Exception as error:  # the hub client raises a dozen types, offline ones of httpx among them
         raise UsageError(
-            f"checkpoint {name!r} is no folder here and can't be fetched from the Hugging Face hub "
+            f"checkpoint {name!r} is not a folder here and can't be fetched from the Hugging Face hub "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
             "check the name and the network, or give a local folder"
         ) from None

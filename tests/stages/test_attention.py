@@ -8,16 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.training.network import attention
-from stages.training.network.attention import (
-    CAUSAL_STEP,
-    JOIN_TOKENS,
-    Segment,
-    flex,
-    kernel_backward,
-    layout_of,
-    packed_attention,
-    product_backward,
-)
+from stages.training.network.attention import flex, kernel_backward, packed_attention, product_backward
+from stages.training.network.layout import CAUSAL_STEP, JOIN_TOKENS, Segment, layout_of
 from stages.training.network.logprobs import token_logprobs
 
 # float32 takes the first; both must be right in it

@@ -82,7 +82,7 @@ def test_new_weights_change_the_version_and_not_what_is_said(tiny: str, tmp_path
         (["{"], r"d.jsonl, line 1 is not a chat: '\{'; expected \{\"messages\""),
         ([chat("left"), "[]"], "line 2 is not a chat"),
         (['{"messages": []}'], "line 1 is not a chat"),
-        (['{"messages": [{"role": "user", "content": 3}]}'], "has a role or content that is no text"),
+        (['{"messages": [{"role": "user", "content": 3}]}'], "has a role or content that is not text"),
         ([json.dumps({"messages": ASKED})], "line 1 does not end in an answer: its last of 1 messages"),
         ([chat("")], "line 1 does not end in an answer"),
         ([chat("left", [])], "line 1 does not end in an answer"),

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _BUSY: Final = frozenset({408, 409, 425, 429})  # and all from 500 on: worth a retry
 _NO_LIST: Final = frozenset({404, 405, 501})  # a server without /models
-_LONGEST_PAUSE: Final = 60.0  # seconds that a Retry-After can ask for: a longer one is best told as a failure
+_LONGEST_PAUSE: Final = (
+    60.0  # seconds that a Retry-After can ask for: a longer one is best reported as a failure
+)
 _MAX_WORDS: Final = 500  # characters of a server's words that an error keeps
 _HELLO: Final = Message(role="user", content="Say hello.")
 _REACH_ATTEMPTS: Final = 3
@@ -126,7 +128,7 @@ class OpenAIEngine(EngineKind):
         try:
             return read_answer(answer, started_after)
         except NotAnAnswer as error:
-            raise InfraError(self._told(str(error))) from None
+            raise InfraError(self._message(str(error))) from None
 
     async def reach(self) -> None:
         """See that the server answers, takes the key and knows the model: one error before any episode.
@@ -172,29 +174,29 @@ class OpenAIEngine(EngineKind):
                 response = await line.http.request("GET" if body is None else "POST", path, json=body)
         except TimeoutError:
             seconds = self.endpoint.timeout_seconds
-            raise InfraError(self._told(f"no answer within timeout_seconds = {seconds:g}")) from None
+            raise InfraError(self._message(f"no answer within timeout_seconds = {seconds:g}")) from None
         except httpx.HTTPError as error:
-            raise InfraError(self._told(f"{type(error).__name__}: {error}")) from None
+            raise InfraError(self._message(f"{type(error).__name__}: {error}")) from None
         try:
             answer = response.json()
         except (ValueError, RecursionError):
             answer = None
         if response.is_success:
             if answer is None:
-                told = self._told(f"the answer is no JSON: {response.text}")
-                raise _Unknown(told) if body is None else InfraError(told)
+                message = self._message(f"the answer is not JSON: {response.text}")
+                raise _Unknown(message) if body is None else InfraError(message)
             return answer
         raise self._refused(line, response, words_of(answer or response.text))
 
     def _refused(self, line: _Line, response: httpx.Response, words: str) -> Exception:
         status = response.status_code
-        told = self._told(f"status {status}: {words}")
+        message = self._message(f"status {status}: {words}")
         if response.request.method == "GET" and status in _NO_LIST:
-            return _Unknown(told)
+            return _Unknown(message)
         if status in _BUSY or status >= 500:
             line.leave_alone(retry_after(response.headers.get("retry-after"), time.time()))
-            return InfraError(told)
-        return UsageError(f"{told}; {self._remedy(status)}")
+            return InfraError(message)
+        return UsageError(f"{message}; {self._remedy(status)}")
 
     def _remedy(self, status: int) -> str:
         env = self.endpoint.api_key_env
@@ -206,7 +208,7 @@ class OpenAIEngine(EngineKind):
             return f"check base_url (it ends in /v1 on most servers) and model = {self.endpoint.model!r}"
         return "check the sampling of the role, and max_tokens_key, omit and extra of engine_options"
 
-    def _told(self, what: str) -> str:
+    def _message(self, what: str) -> str:
         return f"API of model {self.model_id!r} at {self.endpoint.base_url}: {self._safe(what)}"
 
     def _safe(self, text: str) -> str:

@@ -18,7 +18,7 @@ class NotAnAnswer(Exception):
 def request_body(endpoint: Endpoint, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
     """The JSON body of one request.
 
-    Temperature and top_p are always sent, because servers have defaults of their own. `top_k` is no part
+    Temperature and top_p are always sent, because servers have defaults of their own. `top_k` is not a part
     of OpenAI's API (vLLM knows it), so it is sent only where it is on. Seeds are folded to 31 bits:
     some servers keep 32, and a gateway that reads numbers as floats loses what is beyond 53.
     """
@@ -84,12 +84,12 @@ def model_names(listing: Any) -> list[str]:
 
 def words_of(answer: Any) -> str:
     """What an error's body says, in one line."""
-    found: Any = answer
+    words: Any = answer
     if isinstance(answer, dict):
-        found = next((answer[key] for key in ("error", "message", "detail") if answer.get(key)), answer)
-    if isinstance(found, dict) and found.get("message"):
-        found = found["message"]
-    return " ".join(str(found).split())
+        words = next((answer[key] for key in ("error", "message", "detail") if answer.get(key)), answer)
+    if isinstance(words, dict) and words.get("message"):
+        words = words["message"]
+    return " ".join(str(words).split())
 
 
 def retry_after(value: str | None, now: float) -> float:

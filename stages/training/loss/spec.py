@@ -84,7 +84,7 @@ class LossSpec:
 
     def of(self, role: str | None) -> RoleLoss:
         """The terms of a role with nothing left None."""
-        own = self.roles.get(role) if role is not None else None
+        override = self.roles.get(role) if role is not None else None
         values: dict[str, Any] = {
             "clip_low": self.clip_low,
             "clip_high": self.clip_high,
@@ -92,9 +92,9 @@ class LossSpec:
             "entropy_coefficient": self.entropy_coefficient,
             "weight": 1.0,
         }
-        if own is not None:
-            mine = {f.name: getattr(own, f.name) for f in fields(own)}
-            values |= {name: value for name, value in mine.items() if value is not None}
+        if override is not None:
+            given = {f.name: getattr(override, f.name) for f in fields(override)}
+            values |= {name: value for name, value in given.items() if value is not None}
         return RoleLoss(**values)
 
     @property

@@ -1,13 +1,8 @@
 """Attention over one packed row: many sequences side by side, none padded, shared prompts held once.
 
-A packed row is cut into *segments*. A prompt that several responses share is a segment of its own, each
-of those responses is a segment that also sees it, and a prompt with one response is one segment:
-
-    [ prompt A | response 1 | response 2 | prompt B + response | prompt C + response ]
-
-A token sees its own segment up to itself and, in a response, the whole prompt in front: exactly what it
-would see in a row of its own, so logprobs and gradients are those of the plain computation. Neighbours
-are computed together in *blocks*, so that short segments don't cost a kernel call each.
+What a token sees is in `stages.training.network.layout`: its own segment up to itself and, in a response,
+the whole prompt in front. That is exactly what it would see in a row by itself, so logprobs and gradients
+are those of the plain computation.
 
 On a CPU the forward pass is torch's flash kernel, and so is the backward pass in float32. In bfloat16 that
 kernel took 17 to 24 % of an update (SmolLM2-135M, two cores), so there the backward pass is written here
@@ -21,125 +16,14 @@ the prompt that it sees, m = c + n.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stages.training.network.layout import Layout
+
 NAME = "cadre_packed"  # under which transformers finds `packed_attention`
-# Segments without a shared prompt are joined up to this many tokens: the mask wastes work beyond it.
-JOIN_TOKENS = 128
-# Longest backward step of a causal segment: shorter ones waste less above the diagonal, in more calls.
-CAUSAL_STEP = 320
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Tokens [start, stop) of the packed row, which also see the prompt [context, context_stop)."""
-
-    start: int
-    stop: int
-    context: int = 0
-    context_stop: int = 0
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive segments with the same context, attended to in one call.
-
-    `mask` (n, m) is added to the scores of the forward pass, 0 or -inf, and `hidden` (n, n) is True
-    where a token does not see another of its block; None is plain causal attention without context.
-    """
-
-    start: int
-    stop: int
-    context: int
-    context_stop: int
-    mask: Tensor | None
-    hidden: Tensor | None
-
-    def steps(self) -> Iterator[Block]:
-        """The block as smaller ones, each seeing the tokens before it: where all is causal."""
-        if self.hidden is not None:
-            yield self
-            return
-        length = self.stop - self.start
-        count = -(-length // CAUSAL_STEP)
-        for number in range(count):
-            start, stop = (self.start + length * k // count for k in (number, number + 1))
-            yield Block(start, stop, self.start, start, None, None)
-
-    def keys(self, states: Tensor) -> Tensor:
-        """The (…, m, d) keys or values that the block sees, of all (…, T, d)."""
-        own = states[..., self.start : self.stop, :]
-        if self.context == self.context_stop:
-            return own
-        if self.context_stop == self.start:
-            return states[..., self.context : self.stop, :]
-        return torch.cat([states[..., self.context : self.context_stop, :], own], dim=-2)
-
-    def add_keys(self, total: Tensor, part: Tensor) -> None:
-        """Add (…, m, d) gradients to where `keys` took them from."""
-        seen = self.context_stop - self.context
-        total[..., self.start : self.stop, :] += part[..., seen:, :]
-        if seen:
-            total[..., self.context : self.context_stop, :] += part[..., :seen, :]
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # by identity: it keys a cache
-class Layout:
-    """A packed row of T tokens."""
-
-    segments: tuple[Segment, ...]
-    blocks: tuple[Block, ...]
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that any token sees, itself included."""
-        return max(s.length + s.context_stop - s.context for s in self.segments)
-
-
-def layout_of(segments: Sequence[Segment]) -> Layout:
-    """Cut segments, which follow each other without a gap, into blocks.
-
-    Responses of one prompt are joined until they are half as long as the prompt, so that at most a
-    third of the scores is masked away; segments without a prompt until `JOIN_TOKENS`.
-    """
-    blocks: list[Block] = []
-    pending: list[Segment] = []
-    for segment in segments:
-        if pending:
-            first = pending[0]
-            seen = first.context_stop - first.context
-            limit = max(JOIN_TOKENS, seen // 2)
-            same = (segment.context, segment.context_stop) == (first.context, first.context_stop)
-            if not same or segment.stop - first.start > limit:
-                blocks.append(_block(pending))
-                pending = []
-        pending.append(segment)
-    if pending:
-        blocks.append(_block(pending))
-    return Layout(tuple(segments), tuple(blocks))
-
-
-def _block(segments: Sequence[Segment]) -> Block:
-    first, last = segments[0], segments[-1]
-    seen = first.context_stop - first.context
-    place = (first.start, last.stop, first.context, first.context_stop)
-    if len(segments) == 1 and not seen:
-        return Block(*place, None, None)
-    number = torch.repeat_interleave(
-        torch.arange(len(segments)), torch.tensor([segment.length for segment in segments])
-    )
-    own = (number[:, None] == number[None, :]).tril()
-    visible = torch.cat([torch.ones((len(number), seen), dtype=torch.bool), own], dim=1)
-    return Block(*place, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf), ~own)
 
 
 def packed_attention(
@@ -204,13 +88,14 @@ def _flex_mask(layout: Layout, device: torch.device) -> Any:
     starts = {segment.start: number for number, segment in enumerate(layout.segments)}
     lengths = torch.tensor([segment.length for segment in layout.segments])
     prompts = [starts[s.context] if s.context_stop > s.context else -1 for s in layout.segments]
-    own = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-    prompt = torch.repeat_interleave(torch.tensor(prompts), lengths).to(device)
+    # [T] the segment of each token, and [T] the segment of the prompt that it sees (-1: none)
+    segment_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
+    prompt_of = torch.repeat_interleave(torch.tensor(prompts), lengths).to(device)
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return ((own[q] == own[k]) & (k <= q)) | (prompt[q] == own[k])
+        return ((segment_of[q] == segment_of[k]) & (k <= q)) | (prompt_of[q] == segment_of[k])
 
-    total = len(own)
+    total = len(segment_of)
     return create_block_mask(sees, None, None, total, total, device=device)
 
 
@@ -226,11 +111,11 @@ class _CpuAttention(torch.autograd.Function):
         out = torch.empty_like(query)
         sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
         for block in layout.blocks:
-            own = slice(block.start, block.stop)
+            here = slice(block.start, block.stop)  # the n tokens of the block
             mask = None if block.mask is None else block.mask.to(query.dtype)
-            out[:, :, own], sums[:, :, own] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                query[:, :, own],
-                block.keys(key),
+            out[:, :, here], sums[:, :, here] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                query[:, :, here],  # [1, H, n, d]
+                block.keys(key),  # [1, h, m, d]
                 block.keys(value),
                 0.0,
                 mask is None,
@@ -249,62 +134,66 @@ class _CpuAttention(torch.autograd.Function):
 
 
 def kernel_backward(saved: Saved, grad: Tensor, scale: float, layout: Layout) -> Gradients:
-    """By torch's kernel, which wants a key head for each query head."""
+    """Gradients of queries, keys and values by torch's kernel, which wants a key head for each query head."""
     query, key, value, out, sums = saved
     groups = query.shape[1] // key.shape[1]
     d_query = torch.empty_like(query)
     d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
     for block in layout.blocks:
-        own = slice(block.start, block.stop)
+        here = slice(block.start, block.stop)
+        # [1, H, m, d]: each key head once for every query head of its group
         keys, values = (block.keys(states).repeat_interleave(groups, 1) for states in (key, value))
-        d_query[:, :, own], *shared = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad[:, :, own],
-            query[:, :, own],
+        d_query[:, :, here], *shared = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad[:, :, here],
+            query[:, :, here],
             keys,
             values,
-            out[:, :, own],
-            sums[:, :, own],
+            out[:, :, here],
+            sums[:, :, here],
             0.0,
             block.mask is None,
             attn_mask=block.mask,
             scale=scale,
         )
+        # back to h key heads: the gradients of a group's query heads are added up
         for total, part in zip((d_key, d_value), shared, strict=True):
             block.add_keys(total, part.unflatten(1, (-1, groups)).sum(2))
     return d_query, d_key, d_value
 
 
 def product_backward(saved: Saved, grad: Tensor, scale: float, layout: Layout) -> Gradients:
-    """The same by matrix products, as in FlashAttention (arXiv:2205.14135), B.2."""
-    query, key, value, out, sums, grad = (t[0] for t in (*saved, grad))
+    """Gradients as of `kernel_backward`, by matrix products: FlashAttention (arXiv:2205.14135), B.2."""
+    query, key, value, out, sums, grad = (t[0] for t in (*saved, grad))  # [H or h, T, d], sums [H, T]
     groups = query.shape[0] // key.shape[0]
     query = query * scale
     # P = exp(q·k - sums) and P∘(g·v - delta): what is subtracted goes into the matrix products as two
     # more columns, in two parts of the states' dtype, so that it costs no pass over (n, m) and what is
     # rounded is the small difference
-    delta = (grad.float() * out.float()).sum(-1)
+    delta = (grad.float() * out.float()).sum(-1)  # [H, T]
     long_query, long_grad = _extended(query, sums), _extended(grad, delta)
     long_key, long_value = (torch.cat([t, t.new_full((*t.shape[:-1], 2), -1.0)], -1) for t in (key, value))
 
-    def folded(states: Tensor, own: slice) -> Tensor:
+    def folded(states: Tensor, here: slice) -> Tensor:
         """(H, n, …) as (h, H/h·n, …): the query heads of one key head as one long query."""
-        return states[:, own].unflatten(0, (-1, groups)).flatten(1, 2)
+        return states[:, here].unflatten(0, (-1, groups)).flatten(1, 2)
 
     d_query = torch.empty_like(query)
     d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (key, value))
     for block in (step for whole in layout.blocks for step in whole.steps()):
-        own, length = slice(block.start, block.stop), block.stop - block.start
-        p = torch.bmm(folded(long_query, own), block.keys(long_key).transpose(1, 2)).exp_()
-        # masked after the exponential, which is ten times slower at -inf
-        within = p.unflatten(1, (groups, length))[..., block.context_stop - block.context :]
+        here, length = slice(block.start, block.stop), block.stop - block.start
+        # 1. probabilities, [h, H/h·n, m]; masked after the exponential, which is ten times slower at -inf
+        p = torch.bmm(folded(long_query, here), block.keys(long_key).transpose(1, 2)).exp_()
+        among_themselves = p.unflatten(1, (groups, length))[..., block.context_stop - block.context :]
         if block.hidden is None:
-            within.tril_()
+            among_themselves.tril_()
         else:
-            within.masked_fill_(block.hidden, 0)
-        block.add_keys(d_value, torch.bmm(p.transpose(1, 2), folded(grad, own)))
-        ds = torch.bmm(folded(long_grad, own), block.keys(long_value).transpose(1, 2)).mul_(p)
-        d_query[:, own] = torch.bmm(ds, block.keys(key)).unflatten(1, (groups, length)).flatten(0, 1)
-        block.add_keys(d_key, torch.bmm(ds.transpose(1, 2), folded(query, own)))
+            among_themselves.masked_fill_(block.hidden, 0)
+        # 2. values: what each query took of them
+        block.add_keys(d_value, torch.bmm(p.transpose(1, 2), folded(grad, here)))
+        # 3. scores, [h, H/h·n, m], and from them queries and keys
+        ds = torch.bmm(folded(long_grad, here), block.keys(long_value).transpose(1, 2)).mul_(p)
+        d_query[:, here] = torch.bmm(ds, block.keys(key)).unflatten(1, (groups, length)).flatten(0, 1)
+        block.add_keys(d_key, torch.bmm(ds.transpose(1, 2), folded(query, here)))
     d_query *= scale
     return d_query[None], d_key.to(key.dtype)[None], d_value.to(value.dtype)[None]
 

@@ -57,15 +57,17 @@ class Critic:
             if self._ranks > 1:
                 dist.all_reduce(gradient)
             gradient.div_(self._ranks)  # the loss is multiplied by the ranks, for DeepSpeed averages
-        own = float(torch.nn.utils.get_total_norm(gradients))
-        if math.isfinite(own) and math.isfinite(norm):
+        layer_norm = float(torch.nn.utils.get_total_norm(gradients))
+        if math.isfinite(layer_norm) and math.isfinite(norm):
             if self._clip:
-                torch.nn.utils.clip_grads_with_norm_(self.layer.parameters(), self._clip, torch.tensor(own))
+                torch.nn.utils.clip_grads_with_norm_(
+                    self.layer.parameters(), self._clip, torch.tensor(layer_norm)
+                )
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return math.hypot(own, norm)
+        return math.hypot(layer_norm, norm)
 
     def state(self) -> dict[str, Any]:
         """Of the layer and its optimizer; a network's own state is DeepSpeed's to save."""
@@ -98,6 +100,6 @@ def load_critic(spec: TrainerSpec, width: int, device: torch.device) -> Critic:
         compile=spec.compile,
     )
     trunk = Trunk(loaded.model).to(device)
-    own = dataclasses.replace(spec, learning_rate=spec.critic.learning_rate)
+    of_critic = dataclasses.replace(spec, learning_rate=spec.critic.learning_rate)
     width = int(loaded.model.config.get_text_config().hidden_size)
-    return Critic(spec, width, device, Network(own, trunk, trunk.parameters()))
+    return Critic(spec, width, device, Network(of_critic, trunk, trunk.parameters()))

@@ -52,13 +52,13 @@ class _TokenLogprobs(torch.autograd.Function):
         out = torch.empty_like(logits)
         for rows in _chunks(logits):
             p = (logits[rows].float() / temperatures[rows, None]).softmax(-1)
-            own = of_logprobs[rows, None]
+            weight = of_logprobs[rows, None]  # [rows, 1]
             if ctx.entropies:  # dH/dz = -p (log p + H)
                 by_entropy = (torch.special.entr(p) - p * entropy[rows, None]) * of_entropy[rows, None]
-                gradient = by_entropy.sub_(p.mul_(own))
+                gradient = by_entropy.sub_(p.mul_(weight))
             else:
-                gradient = p.mul_(-own)
-            gradient.scatter_add_(1, targets[rows, None], own)
+                gradient = p.mul_(-weight)
+            gradient.scatter_add_(1, targets[rows, None], weight)
             out[rows] = gradient.div_(temperatures[rows, None])
         return out, None, None, None
 

@@ -1,7 +1,7 @@
 """Rows of a `PARTITION` table as the tensors of one forward pass, in one of two layouts.
 
 *Packed*: all rows of a micro-batch side by side in one row, without padding, and a prompt that several
-of them share held once (`stages.training.network.attention`). *Padded*: one row each, padded on the right;
+of them share held once (`stages.training.network.layout`). *Padded*: one row each, padded on the right;
 causal attention needs no mask then, and any model can run it.
 
 What is trained is said by positions, never by comparing ids with a pad id, so an end token that doubles
@@ -21,7 +21,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from stages.training.network.attention import Layout, Segment, layout_of
+from stages.training.network.layout import Layout, Segment, layout_of
 from workflows.trajectory import TURN_KEYS
 
 # What an update reads of a partition.

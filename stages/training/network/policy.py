@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from stages.training.network import attention
-from stages.training.network.attention import UnsupportedAttention, layout_of
+from stages.training.network.attention import UnsupportedAttention
+from stages.training.network.layout import layout_of
 from stages.training.network.logprobs import token_logprobs
 from stages.training.network.packing import MicroBatch, segments_of
 from workflows.errors import UsageError
