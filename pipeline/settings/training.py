@@ -49,7 +49,7 @@ class PpoSection(Section):
     """Tokens of a response for normalisation fixed_length; without it, the longest answer that the model's
     roles may give."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """How far the ratio of new to old policy may fall below 1; 1 is no bound."""
+    """How far the ratio of new to old policy may fall below 1; 1 sets no bound."""
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     """How far the ratio of new to old policy may rise above 1."""
     dual_clip: Amount = 3.0
