@@ -15,6 +15,7 @@ from workflows.data.fields import (
     BAD_GOLD,
     NO_GOLD,
     NO_PROBLEM,
+    NO_TESTS,
     UNANSWERABLE,
     UNDECIDABLE,
     Draft,
@@ -208,6 +209,15 @@ def test_a_row_of_the_same_family_keeps_the_first_rows_format(tmp_path):
     good, unmarked = {"question": "Q?", "answer": "#### 1"}, {"question": "R?", "answer": "2"}
     loaded = load(tmp_path, good, unmarked, max_bad_share=0.5)
     assert (loaded.formats, loaded.rejects[0].row) == (("gsm8k",), 2)
+
+
+def test_a_first_row_that_tells_nothing_is_a_reject_not_the_end_of_the_file(tmp_path):
+    rows = [{"question": "P", "input_output": ""}, {"question": "R", "input_output": json.dumps(STDIO)}]
+    loaded = load(tmp_path, *rows, max_bad_share=0.5)
+    assert loaded.formats == ("code",)
+    assert [(reject.row, reject.cause) for reject in loaded.rejects] == [(1, NO_TESTS)]
+    rows = [{"problem": "P", "answer": None, "solution": ""}, {"problem": "R", "answer": "1"}]
+    assert [reject.row for reject in load(tmp_path, *rows, max_bad_share=0.5).rejects] == [1]
 
 
 @pytest.mark.parametrize(

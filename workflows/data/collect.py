@@ -44,6 +44,8 @@ MAX_TASK_CHARS: Final = (
     4_000_000  # of inputs and gold as JSON: a task is copied into every iteration it is in
 )
 
+MAX_UNKNOWN_ROWS: Final = 100  # at the beginning of a file, before it is given up as of no known format
+
 RENAMED_NOTE: Final = "ids made distinct: an earlier file gives them to another task"
 SHARED_NOTE: Final = "tasks of another split with the inputs of a task of train"
 FOLDED_NOTE: Final = "rows that repeat a task, folded into the first of it"
@@ -103,28 +105,52 @@ class Collector:
         """Add what one file holds.
 
         Raises:
-            DataError: it can't be read, its first row is of no known format, or a column that the
+            DataError: it can't be read, none of its first rows is of a known format, or a column that the
                 settings name is in none of its rows.
             UsageError: the loader that the format names can't be imported.
         """
         first_format, unseen, last = "", dict(self._columns or {}), None
+        unknown: list[tuple[int, Mapping[str, Any]]] = []  # rows before the first of a known format
         for number, row in self._rows(file.path):
-            try:
-                fields = last = _object(row if self._columns or self._loader else usual_shape(row))
-                if unseen:
-                    unseen = {name: path for name, path in unseen.items() if not has_path(fields, path)}
-                convert = self._converter
-                if convert is None:
-                    name = detect_beside(fields, first_format) if first_format else None
-                    name = name or self._detected(row, fields, file.path, number)
-                    first_format = first_format or name
-                    convert = self._converter_of(name)
-                self._add(_drafted(fields, convert), file, number)
-            except Unusable as unusable:
-                name = PurePosixPath(file.path).name
-                self.rejects.append(Reject(number, unusable.cause, unusable.reason, name))
+            fields = self._fields(row, file, number)
+            if fields is None:
+                continue
+            last = fields
+            if unseen:
+                unseen = {name: path for name, path in unseen.items() if not has_path(fields, path)}
+            if self._converter is not None:
+                self._take(fields, self._converter, file, number)
+            elif name := detect_beside(fields, first_format) if first_format else detect(fields):
+                for earlier, its_fields in unknown:
+                    self._take(its_fields, self._converter_of(name), file, earlier)
+                first_format, unknown = first_format or name, []
+                self._take(fields, self._converter_of(name), file, number)
+            else:
+                unknown.append((number, fields))
+                if len(unknown) > MAX_UNKNOWN_ROWS:
+                    break
+        if unknown:
+            raise DataError(_no_format(file.path, *unknown[0]))
         if unseen and last is not None:
             raise DataError(_missing_columns(unseen, file.path, last))
+
+    def _fields(self, row: Any, file: DataFile, number: int) -> Mapping[str, Any] | None:
+        """The row as an object; None for a reject."""
+        try:
+            return _object(row if self._columns or self._loader else usual_shape(row))
+        except Unusable as unusable:
+            self._reject(unusable, file, number)
+            return None
+
+    def _take(self, fields: Mapping[str, Any], convert: Converter, file: DataFile, number: int) -> None:
+        try:
+            self._add(_drafted(fields, convert), file, number)
+        except Unusable as unusable:
+            self._reject(unusable, file, number)
+
+    def _reject(self, unusable: Unusable, file: DataFile, number: int) -> None:
+        name = PurePosixPath(file.path).name
+        self.rejects.append(Reject(number, unusable.cause, unusable.reason, name))
 
     def count_shared(self) -> None:
         """Note tasks of a held-out split that train asks, too: their scores say less than they seem to."""
@@ -153,15 +179,6 @@ class Collector:
 
     def _rows(self, path: str) -> Iterator[tuple[int, Any]]:
         return _loaded_by(self._loader, path) if self._loader else read_rows(path, reading=self._reading)
-
-    def _detected(self, row: Any, fields: Mapping[str, Any], path: str, number: int) -> str:
-        if (name := detect(fields)) is not None:
-            return name
-        shown = ", ".join(map(str, row)) or "no fields"
-        raise DataError(
-            f"tasks {path!r}, row {number}: of no known format; it has {shown}; expected {EXPECTED}; "
-            f"or say which column is which in [data] columns{delimiter_hint(path, fields)}"
-        )
 
     def _converter_of(self, name: str) -> Converter:
         if name not in self._converters:
@@ -233,6 +250,14 @@ class Collector:
             raise Unusable(REPEATED, f"its {what} is that of {where} (task {task_id!r})")
         self.folded += 1
         self.notes[FOLDED_NOTE if split == first.split else FOLDED_ACROSS_NOTE] += 1
+
+
+def _no_format(path: str, number: int, fields: Mapping[str, Any]) -> str:
+    shown = ", ".join(map(str, fields)) or "no fields"
+    return (
+        f"tasks {path!r}, row {number}: of no known format; it has {shown}; expected {EXPECTED}; "
+        f"or say which column is which in [data] columns{delimiter_hint(path, fields)}"
+    )
 
 
 def _missing_columns(missing: Mapping[str, str], path: str, row: Mapping[str, Any]) -> str:

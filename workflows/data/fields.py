@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 # Why rows are unusable, in few words: what a report counts by. The detail is in `Unusable.reason`.
@@ -88,10 +89,17 @@ def paths_of(row: Any, above: str = "") -> Iterator[str]:
 
 def given(row: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
     """The values at these paths that are there and are not empty, in order. False and 0 are values."""
-    for path in paths:
+    for path in _there(tuple(row), tuple(paths)):
         value = at(row, path)
         if value is not None and value != "" and value != [] and value != {}:
             yield value
+
+
+@lru_cache(maxsize=4096)  # rows of a file have the same names, and are asked for dozens of paths each
+def _there(names: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths that rows with these names may have."""
+    known = frozenset(names)
+    return tuple(path for path in paths if path in known or path.partition(".")[0] in known)
 
 
 def first_text(row: Mapping[str, Any], paths: Iterable[str]) -> str | None:

@@ -151,10 +151,33 @@ def detect_beside(row: Mapping[str, Any], first: str) -> str:
     Another family than the first row's counts only where the row says so by itself: by its tests, its
     choices, or what marks mathematics. That a row could be a question with any answer says nothing.
     """
+    if _tells_nothing(row):
+        return first
     name = detect(row)
     if name is None or FAMILIES[name] in (FAMILIES[first], "question answering"):
         return first
     return name
+
+
+# Names under which nothing says of what family a row is, unless the answer does.
+_PLAIN: Final = frozenset(
+    {"question", "answer", "answers", "golden_answers", "id", "_id", "split", "type", "level", "context"}
+    | {"supporting_facts", "supporting_titles", "evidences"}
+)
+
+
+def _tells_nothing(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a plain question and answer: most rows are, and need no closer look."""
+    if not row.keys() <= _PLAIN:
+        return False
+    answer = row.get("answer")
+    if isinstance(answer, list):
+        answer = answer[0] if answer else ""
+    return (
+        isinstance(answer, str)
+        and not answer.lstrip().startswith(("[", "{", "assert"))
+        and "####" not in answer
+    )
 
 
 _COLUMNS: Final = (

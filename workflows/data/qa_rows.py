@@ -47,6 +47,7 @@ SOURCES: Final = ("data_source", "source")
 
 _INSIDE: Final = ("ground_truth", "answer", "target", "golden_answers")
 _ANSWERABLE: Final = (("answerable", False), ("is_impossible", True))  # MuSiQue, SQuAD 2.0
+MAX_LETTER: Final = 16  # characters of an answer that may be a letter and signs around it
 _VANISHED_NOTE: Final = "gold answers left out that nothing can match"
 _LETTER_NOTE: Final = "gold answers that are the letter A alone, which only strict grading can match"
 
@@ -189,7 +190,9 @@ def qa_answers(value: Any) -> tuple[list[str], tuple[str, ...]]:
             f"the gold answer {answers[0]!r:.60} is nothing once case, punctuation and articles are dropped",
         )
     notes = (_VANISHED_NOTE,) * (len(gradable) < len(answers))
-    return gradable, notes + (_LETTER_NOTE,) * all(map(is_letter, gradable))
+    return gradable, notes + (_LETTER_NOTE,) * (
+        len(gradable[0]) < MAX_LETTER and all(map(is_letter, gradable))
+    )
 
 
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
