@@ -38,7 +38,7 @@ from tests.conftest import merge
 from tests.support.environment import of_s3
 from tests.support.s3_server import BUCKET, s3_server
 from tests.whole.test_iteration import same
-from tests.whole.test_kills import ROOT, start, wait_for
+from tests.whole.test_kills import ROOT, joining, start, wait_for
 from tests.whole.test_kills import tables as all_tables
 from tests.whole.test_sweep import SIGNAL, in_this_process
 from workflows.errors import CadreError, UsageError
@@ -166,7 +166,7 @@ def killed(root: str, ray_cluster: None, tmp_path_factory: pytest.TempPathFactor
     raw = merge(TEAM, {"run": {"root": root, "name": "killed"}})
     (folder / "settings.toml").write_text(tomlkit.dumps(raw))
     command = ["run", "train", "--iterations", "2", "--config", str(folder / "settings.toml")]
-    process = start([sys.executable, "-m", "pipeline", *command], folder / "log")
+    process = start(joining([sys.executable, "-m", "pipeline", *command]), folder / "log")
     place = Folder(f"{root}/killed/iterations/00001/rewards")
 
     def is_there() -> bool:
