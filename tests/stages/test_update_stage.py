@@ -29,6 +29,9 @@ class OneTrainer:
         assert model_id == self.group.spec.model_id
         return self.group
 
+    def version_of(self, model_id):
+        return self.group.version
+
     def checkpoint_uri(self, model_id, version):
         return f"{self.root}/checkpoints/{model_id}/{version:05d}"
 
