@@ -112,7 +112,7 @@ def test_each_model_is_trained_in_its_block_on_plays_of_the_team_as_it_is_by_the
         assert {n for n in second if "/" in n} == {"partition/second", "updates/second", "models/second"}
         # the team of block 1 has the first model's new weights
         for block, versions in ((first, (index, index)), (second, (index + 1, index))):
-            (text,) = set(block["turns"]["team_version"])
+            (text,) = set(block["turns"]["team_version"].drop_nulls())
             assert json.loads(text) == dict(zip(("first", "second"), versions, strict=True))
         assert second["updates/second"]["block"].to_list()[-1] == 1
         assert all(e.startswith(f"{index:05d}.1/") for e in second["episodes"]["episode_id"])
@@ -136,7 +136,7 @@ def test_all_readers_see_all_blocks(whole: Whole, capsys: Any) -> None:
     last = blocks[1]["episodes"]["episode_id"][-1]
     print_place(shelf_of(run), 0, episode=last, episodes=1, full=False, as_json=False)
     assert last in capsys.readouterr().out
-    assert last in Path(write_report(run)).read_text("utf-8")
+    assert write_report(run).episodes == 2 * 16
 
 
 @pytest.mark.parametrize("block", [0, 1])
@@ -235,8 +235,9 @@ def test_with_an_engine_that_has_weights_block_1_is_sampled_by_the_new_version(t
             "schedule.use=sequential",
             'schedule.options={order=["receiver", "sender"]}',
             "ppo.learning_rate=0.01",
-            "rollout.group_size=8",
+            "rollout.group_size=24",
             "tracking.uri=none",
+            'rewards=[{use = "rewards.testing:distinct_characters", name = "distinct"}]',
         ],
     )
     with session(assemble(settings), signals=False) as runner:
@@ -245,10 +246,10 @@ def test_with_an_engine_that_has_weights_block_1_is_sampled_by_the_new_version(t
         first, second = of_blocks(runner.run, index)
         versions = [{"receiver": index, "sender": index}, {"receiver": index + 1, "sender": index}]
         for block, expected in zip((first, second), versions, strict=True):
-            assert [json.loads(text) for text in set(block["turns"]["team_version"])] == [expected]
+            assert [json.loads(text) for text in set(block["turns"]["team_version"].drop_nulls())] == [expected]
             by_model = block["turns"].group_by("model_id").agg(pl.col("policy_version").unique())
             assert {m: v for m, (v,) in by_model.rows()} == expected
         updates = [m for m in finished.manifests.values() if m.stage.startswith("update/")]
         assert [m.key for m in updates] == ["update/receiver", "update/sender#1"]
-        assert all(m.metrics["version_after"] == index + 1 for m in updates)
+        assert [m.metrics["version_after"] for m in updates] == [index + 1] * 2
         assert max(m.metrics["sampler_gap_max"] for m in updates) < 1e-3
