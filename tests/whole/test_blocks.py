@@ -246,7 +246,8 @@ def test_with_an_engine_that_has_weights_block_1_is_sampled_by_the_new_version(t
         first, second = of_blocks(runner.run, index)
         versions = [{"receiver": index, "sender": index}, {"receiver": index + 1, "sender": index}]
         for block, expected in zip((first, second), versions, strict=True):
-            assert [json.loads(text) for text in set(block["turns"]["team_version"].drop_nulls())] == [expected]
+            (text,) = set(block["turns"]["team_version"].drop_nulls())
+            assert json.loads(text) == expected
             by_model = block["turns"].group_by("model_id").agg(pl.col("policy_version").unique())
             assert {m: v for m, (v,) in by_model.rows()} == expected
         updates = [m for m in finished.manifests.values() if m.stage.startswith("update/")]
