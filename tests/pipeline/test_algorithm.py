@@ -170,7 +170,7 @@ def test_an_iteration_carries_what_the_one_before_it_left_also_when_it_has_begun
         parts = {name: [sinks[name].write_part(0, table)] for name, table in tables.items()}
         place.commit(credit, StageResult(parts), {}, {}, 0.0)
     for index, mean in ((1, 0.25), (2, 0.5)):
-        carried = carried_tables(run, index, [credit])["baselines_before"].read()
+        carried = carried_tables(run, run.iteration(index), [credit])["baselines_before"].read()
         assert carried["mean"].to_pylist() == [mean]
 
 

@@ -64,11 +64,11 @@ def run(place: IterationStore, *stages: Doubles, **settings: Any) -> Finished:
 
 def test_a_finished_stage_is_loaded_and_what_comes_after_it_is_run(place: IterationStore) -> None:
     first, second = Doubles("a"), Doubles("b", reads="a")
-    assert run(place, first).resumed == []
+    assert run(place, first).resumed == ()
     done = run(place, first, second)
-    assert (done.resumed, first.runs, second.runs) == (["a"], 1, 1)
+    assert (done.resumed, first.runs, second.runs) == (("a",), 1, 1)
     assert done.tables["b"].read()["x"].to_pylist() == [4]
-    assert run(place, first, second).resumed == ["a", "b"]
+    assert run(place, first, second).resumed == ("a", "b")
 
 
 @pytest.mark.parametrize("resumable", [False, True])
