@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from pipeline.store.manifest import Manifest
 from stages.advantage import AdvantageStage
@@ -23,7 +23,10 @@ from stages.score import ScoreStage
 from stages.stored_scores import StoredScoresStage
 from stages.update import UpdateStage
 from workflows.errors import UsageError, did_you_mean
-from workflows.loading import load_plugin
+from workflows.plugins import load_plugin
+from workflows.script import AnyWorkflow, ScriptWorkflow
+from workflows.steps import LlmStep
+from workflows.trajectory import seed_for
 
 if TYPE_CHECKING:
     from pipeline.plan.assemble import Plan
@@ -34,6 +37,8 @@ BUILTIN_SCHEDULES: Final = {
     "sequential": "pipeline.plan.blocks:Sequential",
 }
 
+ORDERS: Final = ("fixed", "random", "forward", "reverse")
+Rollouts = Literal["fresh", "stale", "every_k"]
 Fingerprints = Mapping[str, Mapping[str, Any]]
 Manifests = Mapping[str, Manifest]
 """The manifests of one finished block, by stage name."""
@@ -81,55 +86,147 @@ class Simultaneous:
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """A block for each model that is trained: the team plays anew with the models that were updated before.
-
-    The iteration's tasks are dealt out, so that all blocks together play as many episodes as a simultaneous
-    iteration.
+    """One update after another: a block for each *unit*, which is a model, or models that go together.
 
     Args:
-        order: ids of all models that are trained, in the order of their updates; without it, as in the
-            settings.
+        order: "fixed" (as in the settings), "random" (anew in every iteration, from the run's seed),
+            "forward" or "reverse" (by which unit speaks first in the workflow), or ids of models in the order
+            of their updates.
+        groups: models that are updated in the same block; every other model is a unit of its own.
+        rollouts: "fresh" (before every update the team plays anew, with the models that were updated
+            before), "stale" (all updates are made on what the team of before the iteration played) or
+            "every_k" (fresh before every k-th update).
+        every: the k of "every_k".
+
+    The tasks of an iteration are dealt out to its rollouts, so that every choice plays equally many episodes.
+    Sequential updates on fresh plays are what TeamTR proposes (arXiv:2605.15207), which bounds each update
+    by a trust region as well.
     """
 
-    order: tuple[str, ...] = ()
+    order: str | Sequence[str] = "fixed"
+    groups: Sequence[Sequence[str]] = ()
+    rollouts: Rollouts = "fresh"
+    every: int = 2
 
     def check(self, plan: Plan) -> None:
         trained = [model.model_id for model in plan.models.trainable]
-        for name in self.order:
-            if name not in trained:
-                raise UsageError(
-                    f"[schedule] order names {name!r}, which is not a model that is trained"
-                    f"{did_you_mean(name, trained)}; trained are: {', '.join(trained)}"
-                )
-        if self.order and sorted(self.order) != sorted(trained):
+        self._check_names(trained)
+        if self.rollouts not in get_args(Rollouts):
             raise UsageError(
-                f"[schedule] order is {', '.join(self.order)}; it must name each model that is trained once: "
-                f"{', '.join(trained)}"
+                f"[schedule] rollouts = {self.rollouts!r}{did_you_mean(self.rollouts, get_args(Rollouts))}; "
+                f"expected one of {', '.join(get_args(Rollouts))}"
             )
+        if self.rollouts == "every_k" and self.every < 1:
+            raise UsageError(f"[schedule] every = {self.every}; use 1 (fresh before every update) or more")
         advantage = next((s for s in plan.stages if isinstance(s, AdvantageStage)), None)
-        if len(trained) > 1 and advantage and any(spec.use == "gae" for spec in advantage.specs):
+        units = self._in_settings_order(trained)
+        if len(units) > 1 and advantage and any(spec.use == "gae" for spec in advantage.specs):
             raise UsageError(
-                '[schedule] sequential trains one model in a block, and [advantage] use = "gae" reads the '
+                '[schedule] sequential trains one unit in a block, and [advantage] use = "gae" reads the '
                 'values of all models; use [advantage] use = "from_credit", or the simultaneous schedule'
             )
         count = next(s.tasks_per_iteration for s in plan.stages if isinstance(s, SampleStage))
-        if count < len(trained):
+        pieces = -(-len(units) // self._steps(len(units)))
+        if count < pieces:
             raise UsageError(
-                f"[schedule] sequential deals {count} tasks out to {len(trained)} blocks, one for each model "
-                f"that is trained; set data.tasks_per_iteration to {len(trained)} or more"
+                f"[schedule] sequential deals {count} tasks out to {pieces} rollouts; set "
+                f"data.tasks_per_iteration to {pieces} or more"
             )
 
     def next_block(self, plan: Plan, iteration: int, finished: Sequence[Manifests]) -> Block | None:
-        units = self.order or tuple(model.model_id for model in plan.models.trainable)
-        index = len(finished)
+        units = self.units(plan, iteration)
+        index, steps = len(finished), self._steps(len(units))
         if index == len(units):
             return None
-        stages, fingerprints = only_models(plan.stages, plan.fingerprints, {units[index]})
-        dealt = tuple(
-            replace(s, piece=index, pieces=len(units)) if isinstance(s, SampleStage) else s for s in stages
+        played = index - index % steps  # the block whose plays this one trains on
+        stages, fingerprints = only_models(plan.stages, plan.fingerprints, units[index])
+        shared: dict[str, int] = {}
+        if played != index:
+            written = {table for stage in stages[: _trains_from(stages)] for table in stage.outputs}
+            stages = stages[_trains_from(stages) :]
+            shared = {t: played for stage in stages for t in stage.inputs if t in written}
+        piece, pieces = played // steps, -(-len(units) // steps)
+        stages = tuple(
+            replace(s, piece=piece, pieces=pieces) if isinstance(s, SampleStage) else s for s in stages
         )
-        mark = {"use": "sequential", "order": list(units)}
-        return Block(index, dealt, {name: {**f, SCHEDULE: mark} for name, f in fingerprints.items()})
+        mark = {"use": "sequential", "order": ["+".join(unit) for unit in units], "rollouts_every": steps}
+        marked = {s.name: {**fingerprints[s.name], SCHEDULE: mark} for s in stages}
+        return Block(index, stages, marked, shared)
+
+    def units(self, plan: Plan, iteration: int) -> list[tuple[str, ...]]:
+        """The units in the order in which this iteration updates them."""
+        trained = [model.model_id for model in plan.models.trainable]
+        units = self._in_settings_order(trained)
+        if not isinstance(self.order, str):
+            places = {name: place for place, name in enumerate(self.order)}
+            return sorted(units, key=lambda unit: min(places[name] for name in unit))
+        if self.order == "random":
+            seed = plan.resolved.run.seed
+            return sorted(units, key=lambda unit: (seed_for(seed, "schedule", iteration, *unit), unit))
+        if self.order in ("forward", "reverse"):
+            first = _first_words(plan)
+            return sorted(
+                units,
+                key=lambda unit: min(first.get(name, len(first)) for name in unit),
+                reverse=self.order == "reverse",
+            )
+        return units
+
+    def _steps(self, units: int) -> int:
+        """Updates on the plays of one rollout."""
+        return {"fresh": 1, "stale": units, "every_k": min(self.every, units)}[self.rollouts]
+
+    def _in_settings_order(self, trained: Sequence[str]) -> list[tuple[str, ...]]:
+        of_group = {name: tuple(group) for group in self.groups for name in group}
+        return list(dict.fromkeys(of_group.get(name, (name,)) for name in trained))
+
+    def _check_names(self, trained: Sequence[str]) -> None:
+        """Refuse names of no model that is trained, names that come twice, and orders that leave one out."""
+        if isinstance(self.order, str) and self.order not in ORDERS:
+            raise UsageError(
+                f"[schedule] order = {self.order!r}{did_you_mean(self.order, ORDERS)}; expected one of "
+                f"{', '.join(ORDERS)}, or a list of model ids"
+            )
+        for key, names in (
+            ("order", [] if isinstance(self.order, str) else list(self.order)),
+            ("groups", [name for group in self.groups for name in group]),
+        ):
+            for name in names:
+                if name not in trained:
+                    raise UsageError(
+                        f"[schedule] {key} names {name!r}, which is not a model that is trained"
+                        f"{did_you_mean(name, trained)}; trained are: {', '.join(trained)}"
+                    )
+                if names.count(name) > 1:
+                    raise UsageError(f"[schedule] {key} names {name!r} twice; name each model once")
+            if key == "order" and names and len(names) < len(trained):
+                raise UsageError(
+                    f"[schedule] order is {', '.join(names)}; it must name each model that is trained once: "
+                    f"{', '.join(trained)}"
+                )
+
+
+def _trains_from(stages: Sequence[Stage]) -> int:
+    """The place of the first stage that belongs to some models only: their partition."""
+    return next(place for place, stage in enumerate(stages) if isinstance(stage, PartitionStage))
+
+
+def _first_words(plan: Plan) -> dict[str, int]:
+    """By model: the place in the workflow of the first step that one of its roles speaks at."""
+    workflow, places = plan.workflow, dict[str, int]()
+    for place, step in enumerate(workflow.order):
+        if (role := _role_at(workflow, step)) is not None:
+            places.setdefault(plan.models.model_of(role).model_id, place)
+    return places
+
+
+def _role_at(workflow: AnyWorkflow, step: str) -> str | None:
+    """The role that speaks at a step; None where none does."""
+    if isinstance(workflow, ScriptWorkflow):
+        actor = workflow.steps[step]
+        return actor if actor in workflow.roles else None
+    node = workflow.step_of[step]
+    return node.role if isinstance(node, LlmStep) else None
 
 
 def load_schedule(use: str, options: Mapping[str, Any]) -> Schedule:

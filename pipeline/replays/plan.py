@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -91,13 +91,16 @@ class ReplayPlan:
         )
 
     def of_block(self, stored: Finished) -> ReplayPlan:
-        """The plan of one block, which has the models that the run partitioned in it."""
+        """The plan of one block: for the models that the run partitioned in it, and without the stages whose
+        tables it shares with an earlier block."""
         partition = stored.manifest("partition")
         models = {table.partition("/")[2] for table in partition.tables} if partition else set()
-        if not models or models == {spec.model_id for spec in self.tokens}:
-            return self
-        stages, fingerprints = only_models(self.stages, self.fingerprints, models)
-        tokens = tuple(spec for spec in self.tokens if spec.model_id in models)
+        stages, fingerprints, tokens = self.stages, dict(self.fingerprints), self.tokens
+        if models and models != {spec.model_id for spec in self.tokens}:
+            stages, fingerprints = only_models(stages, fingerprints, models)
+            tokens = tuple(spec for spec in tokens if spec.model_id in models)
+        if "turns" in stored.shared:
+            stages = tuple(s for s in stages if not stored.shared >= set(s.outputs))
         return replace(self, stages=stages, fingerprints=fingerprints, tokens=tokens)
 
     def fingerprints_at(self, stored: Finished) -> dict[str, Mapping[str, Any]]:
@@ -171,16 +174,24 @@ def replay_plan(
     return replace(plan, label=checked_label(label) if label else _label_of(plan))
 
 
-def due_stages(plan: ReplayPlan, stored: Finished, carried: Mapping[str, TableRef]) -> list[Stage]:
+def due_stages(
+    plan: ReplayPlan,
+    stored: Finished,
+    carried: Mapping[str, TableRef],
+    remade: Collection[str] = frozenset(),
+) -> list[Stage]:
     """The stages to run: those whose settings or carried inputs are not those of the stored tables, and
     those that read what these write.
+
+    Args:
+        remade: tables of earlier blocks that the replay made anew.
 
     Raises:
         UsageError: a stage needs scores that the run did not store.
     """
     check_scores(plan, stored)
     fingerprints = plan.fingerprints_at(stored)
-    anew: set[str] = set()
+    anew = set(remade) & stored.shared
     due = []
     for stage in plan.stages:
         manifest = stored.manifest(stage.name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.replays.chain import training_on
@@ -59,6 +59,12 @@ class Replayed:
         """The tables that the replay itself wrote for an iteration, by name."""
         return self.done[index].own_tables
 
+    def remade(self, stored: Finished) -> dict[str, TableRef]:
+        """The tables that a stored block shares with an earlier block, as the replay made them there."""
+        earlier = [done for (of, _), done in self.blocks.items() if of == stored.index]
+        made = {name: table for done in earlier for name, table in done.own_tables.items()}
+        return {name: made[name] for name in stored.shared & made.keys()}
+
     @property
     def trained(self) -> bool | None:
         """Whether any update moved weights; None for a replay without updates."""
@@ -102,11 +108,13 @@ def replay(
             for stored in plan.source.blocks(index):
                 of_block = now.of_block(stored)
                 carried = carried_into(of_block, stored, result)
-                due = due_stages(of_block, stored, carried)
+                remade = result.remade(stored)
+                due = due_stages(of_block, stored, carried, remade)
                 if due:
                     start()
                     begin(plan)
-                    _replay_block(result, of_block, stored, due, carried, named, fleet)
+                    over = replace(stored, tables={**stored.tables, **remade})
+                    _replay_block(result, of_block, over, due, carried, named, fleet)
             if not _gather(result, index, named, compare):
                 continue
             on_done(f"{what}: {_line(result.done[index])}")
@@ -168,8 +176,12 @@ def _gather(result: Replayed, index: int, progress: Progress, compare: bool) -> 
         result.scores[index] = _scores(plan, result.done[index])
         place.folder.write_text(RESULT, dump(result.scores[index]))
     elif compare:
-        moves = [movement_of(stored[block.store.block], block, progress) for block in blocks]
-        result.moved[index] = Movement.merged(moves) if len(moves) > 1 else moves[0]
+        moves = [
+            movement_of(stored[block.store.block], block, progress)
+            for block in blocks
+            if "turns" not in stored[block.store.block].shared  # its turns are counted where they were played
+        ]
+        result.moved[index] = Movement.merged(moves) if len(moves) != 1 else moves[0]
         place.folder.write_text(RESULT, dump(result.moved[index].as_dict()))
     return True
 

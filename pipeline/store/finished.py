@@ -48,6 +48,11 @@ class Finished:
         """The tables that its stages wrote, without those that came from elsewhere."""
         return {name: self.tables[name] for m in self.manifests.values() for name in m.tables}
 
+    @property
+    def shared(self) -> frozenset[str]:
+        """Of one block: the tables that it reads and that an earlier block, or another place, wrote."""
+        return frozenset(self.tables.keys() - self.own_tables.keys())
+
     def manifest(self, stage: str) -> Manifest | None:
         """The newest block's manifest of the stage of this name."""
         return next((m for m in reversed(list(self.manifests.values())) if m.stage == stage), None)

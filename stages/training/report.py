@@ -33,6 +33,7 @@ def report_of(
     shared = {
         "iteration": iteration,
         "block": block,
+        "place": block,  # schedules update one unit, or a group, in a block
         "update_id": update_id,
         "model_id": unit.spec.model_id,
         "version_before": before,

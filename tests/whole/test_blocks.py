@@ -199,6 +199,30 @@ def test_blocks_are_replayed_bit_for_bit(whole: Whole) -> None:
         replay_plan(Source(run), overridden(run, []), update=[0])
 
 
+def test_stale_updates_train_on_the_plays_of_the_first_block(whole: Whole, scripted: Settings) -> None:
+    """Both models are updated on what one team played: as many episodes as with fresh plays, none twice."""
+    raw = in_turn(scripted, run={"name": "stale"})
+    raw["schedule"]["options"] = {"rollouts": "stale"}
+    run, (done,) = play(raw)
+    first, second = of_blocks(run)
+    assert set(second) == {"partition/second", "updates/second", "models/second"}
+    assert set(second["partition/second"]["episode_id"]) <= set(first["episodes"]["episode_id"])
+    assert done.tables["episodes"].rows == whole[1][0].tables["episodes"].rows == 16
+    assert done.metrics["model/second/version"] == 1
+    assert second["updates/second"]["place"].to_list()[-1] == 1
+    run.read_info()
+    again = replay_plan(Source(run), overridden(run, []), label="again", again=True)
+    assert replay(again, [0], Quiet()).verified == 4  # rewards and credit once, a partition for each model
+    changed = replay_plan(Source(run), overridden(run, ["credit.use=rloo"]), label="rloo")
+    replayed = replay(changed, [0], Quiet())
+    assert replayed.blocks[0, 1].own_tables.keys() == {"partition/second"}
+    after = replayed.own_tables(0)
+    credit = pl.DataFrame(after["credit"].read()).select("episode_id", "turn_index", expected="advantage")
+    rows = pl.DataFrame(after["partition/second"].read()).join(credit, on=["episode_id", "turn_index"])
+    assert rows.height > 0 and (rows["advantage"] == rows["expected"]).all()  # noqa: PT018
+    assert not pl.DataFrame(after["credit"].read()).equals(first["credit"])
+
+
 def test_another_schedule_does_not_finish_what_this_one_began(scripted: Settings) -> None:
     raw = in_turn(scripted, run={"name": "other"})
     plan = assemble(parse_settings(raw))

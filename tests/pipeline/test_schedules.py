@@ -1,0 +1,138 @@
+"""What the blocks of an iteration are, read off schedules alone: they are pure, so nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.plan.assemble import Plan, assemble
+from pipeline.plan.blocks import SCHEDULE, Block
+from pipeline.settings.reading import parse_settings
+from stages.partition import PartitionStage
+from stages.sample import SampleStage
+from workflows.errors import UsageError
+
+Settings = Callable[..., dict[str, Any]]
+MODELS = {"reader": "a", "decomposer": "b", "answerer": "c"}  # they speak b, a, c
+
+
+def plan(scripted: Settings, **options: Any) -> Plan:
+    raw = scripted(schedule={"use": "sequential", "options": options}, data={"tasks_per_iteration": 5})
+    team = raw["models"].pop("team")
+    raw["models"] = {model: dict(team) for model in "abc"}
+    raw["roles"] = {role: {"model": model} for role, model in MODELS.items()}
+    return assemble(parse_settings(raw))
+
+
+def blocks(plan: Plan, iteration: int = 0) -> list[Block]:
+    """All of an iteration, as the runner asks for them: only the number of finished ones counts here."""
+    made: list[Block] = []
+    while (block := plan.schedule.next_block(plan, iteration, [{}] * len(made))) is not None:
+        made.append(block)
+    return made
+
+
+def trained(block: Block) -> list[str]:
+    (partition,) = (s for s in block.stages if isinstance(s, PartitionStage))
+    updates = [s.name.partition("/")[2] for s in block.stages if s.name.startswith("update/")]
+    assert [spec.model_id for spec in partition.models] == updates
+    return updates
+
+
+def slices(made: list[Block]) -> list[tuple[int, int]]:
+    return [(s.piece, s.pieces) for b in made for s in b.stages if isinstance(s, SampleStage)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["a", "b", "c"]),
+        ({"order": "forward"}, ["b", "a", "c"]),
+        ({"order": "reverse"}, ["c", "a", "b"]),
+        ({"order": ["c", "b", "a"]}, ["c", "b", "a"]),
+        ({"groups": [["a", "c"]]}, ["ac", "b"]),
+        ({"groups": [["a", "c"]], "order": "forward"}, ["b", "ac"]),
+        ({"groups": [["b", "a"], ["c"]], "order": ["c", "a", "b"]}, ["c", "ab"]),
+    ],
+)
+def test_units_are_updated_in_their_order(options: Any, expected: list[str], scripted: Settings) -> None:
+    made = blocks(plan(scripted, **options))
+    assert ["".join(sorted(trained(block))) for block in made] == expected
+    assert [block.index for block in made] == list(range(len(expected)))
+
+
+def test_a_random_order_is_another_in_every_iteration_and_the_same_again(scripted: Settings) -> None:
+    one, again = plan(scripted, order="random"), plan(scripted, order="random")
+    orders = [tuple(m for block in blocks(one, i) for m in trained(block)) for i in range(12)]
+    assert orders == [tuple(m for block in blocks(again, i) for m in trained(block)) for i in range(12)]
+    assert len(set(orders)) > 2
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    for i, order in enumerate(orders):  # the order that was drawn is written down with every stage
+        for block in blocks(one, i):
+            assert {tuple(f[SCHEDULE]["order"]) for f in block.fingerprints.values()} == {order}
+
+
+@pytest.mark.parametrize(
+    ("options", "plays", "pieces"),
+    [
+        ({"rollouts": "fresh"}, [0, 1, 2], [(0, 3), (1, 3), (2, 3)]),
+        ({"rollouts": "stale"}, [0, 0, 0], [(0, 1)]),
+        ({"rollouts": "every_k", "every": 2}, [0, 0, 2], [(0, 2), (1, 2)]),
+        ({"rollouts": "every_k", "every": 9}, [0, 0, 0], [(0, 1)]),
+    ],
+)
+def test_what_an_update_trains_on_was_played_at_the_newest_rollout(
+    options: Any, plays: list[int], pieces: list[tuple[int, int]], scripted: Settings
+) -> None:
+    made = blocks(plan(scripted, **options))
+    assert slices(made) == pieces
+    for block, played in zip(made, plays, strict=True):
+        if played == block.index:
+            assert not block.shared
+            assert block.stages[0].name == "sample"
+        else:
+            assert block.stages[0].name == "partition"
+            assert block.shared == dict.fromkeys(("turns", "rewards", "credit"), played)
+        assert set(block.fingerprints) == {stage.name for stage in block.stages}
+
+
+def test_slices_hold_every_task_of_the_iteration_once(scripted: Settings, tmp_path: Any) -> None:
+    from stages.base import Context
+    from stages.tables.parquet import TableSink
+    from workflows.trajectory import TASKS
+
+    def ids(stage: SampleStage, name: str) -> list[str]:
+        sink = TableSink("tasks", str(tmp_path / name), TASKS)
+        result = stage.run({}, {"tasks": sink}, Context(3))
+        (account,) = result.accounts
+        account.check()
+        return [
+            str(task) for task in sink.ref(result.parts["tasks"]).read(["task_id"])["task_id"].to_pylist()
+        ]
+
+    one = plan(scripted)
+    whole = ids(next(s for s in one.stages if isinstance(s, SampleStage)), "whole")
+    samples = [next(s for s in block.stages if isinstance(s, SampleStage)) for block in blocks(one)]
+    parts = [ids(stage, f"block-{stage.piece}") for stage in samples]
+    assert [task for part in parts for task in part] == whole
+    assert [len(part) for part in parts] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"order": "forwards"}, "did you mean 'forward'"),
+        ({"order": ["a", "b"]}, "must name each model"),
+        ({"order": ["a", "b", "b"]}, "names 'b' twice"),
+        ({"groups": [["a", "d"]]}, "groups names 'd'"),
+        ({"groups": [["a"], ["a", "b"]]}, "names 'a' twice"),
+        ({"rollouts": "freshh"}, "did you mean 'fresh'"),
+        ({"rollouts": "every_k", "every": 0}, "every = 0"),
+        ({"evry": 2}, "did you mean 'every'"),
+    ],
+)
+def test_options_that_can_not_work_are_refused(options: Any, words: str, scripted: Settings) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(scripted, **options)
