@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +13,8 @@ import pyarrow as pa
 from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
-from stages.players.actor import Shard, play_shard, receipt_uri
-from stages.tables.filesystem import filesystem
+from stages.players.actor import play_shard
+from stages.players.shards import Shard, num_failed, read_receipt
 from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import RunFailed
 from workflows.trajectory import EPISODES, TASKS, TURNS
@@ -34,7 +33,9 @@ class RolloutStage:
 
     A failed episode costs no other: its rows are kept and counted, and what it leaves is a *partial*
     group, whose other episodes are compared with each other. A share of failed episodes above
-    `max_failed_share` fails the run with the most frequent causes.
+    `max_failed_share` fails the run with the most frequent causes. When an unfinished rollout goes on,
+    the failed episodes of its committed shards are played again, whatever their share: what made them
+    fail may be over. A finished rollout stays as it is.
     """
 
     group_size: int
@@ -67,14 +68,15 @@ class RolloutStage:
             Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block)
             for k in range(len(tasks.parts))
         ]
-        finished = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]
-        done = {r["index"] for r in finished}
-        waiting = [s for s in shards if s.index not in done]
+        committed = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]
+        whole = {r["index"]: r for r in committed if num_failed(r) == 0}
+        waiting = [s for s in shards if s.index not in whole]
         players = context.fleet.players() if waiting else []
         total = tasks.rows * self.group_size
-        with _Ticker(context, players, total, already=sum(r["episodes_asked"] for r in finished)):
+        already = sum(r["episodes_asked"] - num_failed(r) for r in committed)
+        with _Ticker(context, players, total, already):
             played = self._play(waiting, players)
-        receipts = sorted([*finished, *played], key=lambda r: r["index"])
+        receipts = sorted([*whole.values(), *played], key=lambda r: r["index"])
         return self._result(receipts, total)
 
     def _play(self, shards: Sequence[Shard], players: Sequence[Any]) -> list[dict[str, Any]]:
@@ -93,15 +95,15 @@ class RolloutStage:
     def _result(self, receipts: Sequence[Mapping[str, Any]], asked: int) -> StageResult:
         parts = {t: [Part(**r["parts"][t]) for r in receipts] for t in ("turns", "episodes")}
         failed = merged_failures(r["failed"] for r in receipts)
-        num_failed = sum(kind["count"] for kind in failed)
-        self._check_budget(num_failed, failed, asked)
+        lost = sum(kind["count"] for kind in failed)
+        self._check_budget(lost, failed, asked)
         groups: Counter[str] = Counter()
         for receipt in receipts:
             groups.update(receipt["groups"])
         episodes = sum(p.rows for p in parts["episodes"])
         metrics = {
             "episodes": float(episodes),
-            "episodes_failed": float(num_failed),
+            "episodes_failed": float(lost),
             "groups_partial": float(groups["partial"]),
             "groups_failed": float(groups["failed"]),
             "turns": float(sum(p.rows for p in parts["turns"])),
@@ -110,16 +112,19 @@ class RolloutStage:
             "stray_tool_threads": float(max((r["stray_tool_threads"] for r in receipts), default=0)),
         }
         notes = []
+        if again := sum(r.get("episodes_again", 0) for r in receipts):
+            notes.append(f"{again} episodes that had failed were played again when the rollout went on")
         if failed:
             left = f"{groups['partial']} groups are partial and {groups['failed']} lost"
-            notes.append(f"{num_failed} of {asked} episodes failed, so {left}: {causes(failed)}")
+            notes.append(f"{lost} of {asked} episodes failed, so {left}: {causes(failed)}")
         return StageResult(parts, [Account("rollout", "episode", asked, episodes)], metrics, notes)
 
-    def _check_budget(self, num_failed: int, failed: Sequence[Mapping[str, Any]], asked: int) -> None:
-        if num_failed > self.max_failed_share * asked:
+    def _check_budget(self, lost: int, failed: Sequence[Mapping[str, Any]], asked: int) -> None:
+        if lost > self.max_failed_share * asked:
             raise RunFailed(
-                f"{num_failed} of {asked} episodes failed, more than the {self.max_failed_share:g} that "
-                f"max_failed_share allows; most frequent: {causes(failed)}"
+                f"{lost} of {asked} episodes failed, more than the {self.max_failed_share:g} that "
+                f"max_failed_share allows; most frequent: {causes(failed)}; when the cause is gone, the same "
+                "command plays the failed episodes again"
             )
 
 
@@ -137,15 +142,6 @@ def causes(failed: Sequence[Mapping[str, Any]]) -> str:
     shown = [f"{f['count']} × {f['cause']} (as in {f['episode_id']})" for f in failed[:CAUSES_SHOWN]]
     more = [f"and {len(failed) - CAUSES_SHOWN} other causes"] if len(failed) > CAUSES_SHOWN else []
     return "; ".join(shown + more)
-
-
-def read_receipt(uri: str) -> dict[str, Any] | None:
-    fs, path = filesystem(uri)
-    try:
-        receipt: dict[str, Any] = json.loads(fs.cat_file(path))
-    except FileNotFoundError:
-        return None
-    return receipt
 
 
 class _Ticker:
@@ -192,6 +188,3 @@ class _Ticker:
         except ray.exceptions.RayError:
             return Counter(self.seen)  # a dead player is reported by the shard it was playing
         return total
-
-
-__all__ = ["RolloutStage", "causes", "merged_failures", "read_receipt", "receipt_uri"]

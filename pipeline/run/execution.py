@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.store.differences import differences, from_mark, plain, to_mark
+from pipeline.store.differences import differences, from_mark, plain, to_mark, without_budgets
 from pipeline.store.finished import Finished
 from pipeline.store.manifest import Manifest, input_hashes
 from pipeline.store.place import IterationStore
@@ -75,11 +75,11 @@ def check_fingerprints(
         manifest = place.manifest(stage)
         if manifest is None:
             continue
-        now = plain(fingerprints[stage.name])
-        if manifest.fingerprint != now:
+        before, now = (without_budgets(plain(f)) for f in (manifest.fingerprint, fingerprints[stage.name]))
+        if before != now:
             raise UsageError(
                 f"{what} has finished its stage {stage.name!r} with other settings: "
-                f"{differences(manifest.fingerprint, now)}; {remedy}"
+                f"{differences(before, now)}; {remedy}"
             )
 
 
@@ -114,8 +114,8 @@ def _prepare_folder(
     begun = folder.read_text("begun.json")
     if begun is None or not getattr(stage, "resumable", False):
         place.clear(stage)
-    elif begun != mark:
-        difference = differences(from_mark(begun), from_mark(mark))
+    elif (before := without_budgets(from_mark(begun))) != (now := without_budgets(from_mark(mark))):
+        difference = differences(before, now)
         raise UsageError(f"{what} has begun stage {stage.name!r} with other settings: {difference}; {remedy}")
     folder.write_text("begun.json", mark)
 

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pipeline.store.manifest import input_hashes
 from stages.tables.parquet import TableRef
+
+BUDGETS: Final = frozenset(
+    {
+        *("max_failed_share", "call_attempts", "backoff_seconds", "grace_seconds"),
+        *("call_timeout_seconds", "tool_timeout_seconds", "episode_timeout_seconds"),
+        *("init_timeout_seconds", "update_timeout_seconds"),
+    }
+)
+"""Keys of fingerprints that say how long and how often something is tried, and not what comes out: work
+that another budget began is gone on with."""
+
+
+def without_budgets(value: Any) -> Any:
+    """A fingerprint, or a part of one, without what is a budget in it."""
+    if not isinstance(value, dict):
+        return value
+    return {key: without_budgets(each) for key, each in value.items() if key not in BUDGETS}
 
 
 def dump(value: Any) -> str:

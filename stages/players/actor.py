@@ -14,7 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stages.engines.client import from_ray
-from stages.tables.parquet import TableRef, TableSink, write_bytes
+from stages.players.shards import Kept, Shard, kept_of
+from stages.tables.filesystem import remove_files
+from stages.tables.parquet import write_bytes
 from workflows.engine import AnyEngine, EngineHooks
 from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
 from workflows.hooks import hooks_of
@@ -43,27 +45,6 @@ class PlayerSpec:
     limits: PlayLimits
     run_seed: int
     max_in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One part of an iteration's tasks to be played, and where its tables go."""
-
-    index: int
-    iteration: int
-    group_size: int
-    tasks: TableRef
-    sinks: Mapping[str, TableSink]
-    receipts: str  # folder of the receipts; a shard is finished when its receipt is there
-    block: int = 0
-
-    @property
-    def receipt_uri(self) -> str:
-        return receipt_uri(self.receipts, self.index)
-
-
-def receipt_uri(folder: str, index: int) -> str:
-    return f"{folder}/{index:05d}.json"
 
 
 class PlayerActor:
@@ -100,22 +81,27 @@ class PlayerActor:
     async def play_shard(self, shard: Shard) -> dict[str, Any]:
         """Play every episode of the shard, write its two tables, then its receipt, and return it.
 
+        Of a shard that was committed before, only the failed episodes are played, again.
+
         Raises:
             workflows.errors.SchemaError: two tasks of one id, whose episodes would have one key.
         """
         rows = shard.tasks.read_part(shard.index, ["task_id", "split", "inputs"]).to_pylist()
         tasks = [{**row, "inputs": json.loads(row["inputs"])} for row in rows]
         _refuse_twins(task["task_id"] for task in tasks)
+        kept = await asyncio.to_thread(kept_of, shard)
+        there = kept.plays
         try:
             async with asyncio.TaskGroup() as playing:  # one that can't be played ends the others too
                 plays = [
                     playing.create_task(self._play(task, shard, sample))
                     for task in tasks
                     for sample in range(shard.group_size)
+                    if (task["task_id"], sample) not in there
                 ]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return await asyncio.to_thread(self._write, shard, [play.result() for play in plays])
+        return await asyncio.to_thread(self._write, shard, kept, [play.result() for play in plays])
 
     async def _play(self, task: Mapping[str, Any], shard: Shard, sample: int) -> Played:
         async with self.slots:
@@ -125,23 +111,30 @@ class PlayerActor:
         self.progress_counts["tokens"] += played.episode["num_response_tokens"]
         return played
 
-    def _write(self, shard: Shard, played: list[Played]) -> dict[str, Any]:
-        turns = rows_to_table([row for p in played for row in p.turns], TURNS)
-        episodes = rows_to_table([p.episode for p in played], EPISODES)
+    def _write(self, shard: Shard, kept: Kept, played: list[Played]) -> dict[str, Any]:
+        """Write the tables under new names, then the receipt that names them: a kill leaves the old ones."""
+        turns = pa.concat_tables([kept.turns, rows_to_table([row for p in played for row in p.turns], TURNS)])
+        episodes = pa.concat_tables([kept.episodes, rows_to_table([p.episode for p in played], EPISODES)])
+        times = kept.times_played
+        parts = {
+            table: shard.sinks[table].write_part(shard.index, _sorted(rows), again=times).as_dict()
+            for table, rows in (("turns", turns), ("episodes", episodes))
+        }
+        ends = episodes.select(["episode_id", "group_id", "status", "stop_reason", "error"]).to_pylist()
         receipt = {
             "index": shard.index,
-            "parts": {
-                "turns": shard.sinks["turns"].write_part(shard.index, _sorted(turns)).as_dict(),
-                "episodes": shard.sinks["episodes"].write_part(shard.index, _sorted(episodes)).as_dict(),
-            },
-            "episodes_asked": shard.tasks.parts[shard.index].rows * shard.group_size,
-            "failed": failures(p.episode for p in played),
-            "groups": whole_groups(p.episode for p in played),
+            "parts": parts,
+            "episodes_asked": shard.num_episodes,
+            "failed": failures(ends),
+            "groups": whole_groups(ends),
             "stray_tool_threads": self.player.stray_threads,
-            "response_tokens": sum(p.episode["num_response_tokens"] for p in played),
-            "prompt_tokens": sum(p.episode["num_prompt_tokens"] for p in played),
+            "response_tokens": sum(episodes["num_response_tokens"].to_pylist()),
+            "prompt_tokens": sum(episodes["num_prompt_tokens"].to_pylist()),
+            "times_played": times + 1,
+            "episodes_again": len(played) if times else 0,
         }
         write_bytes(shard.receipt_uri, json.dumps(receipt, indent=1, sort_keys=True).encode())
+        remove_files(kept.files)
         return receipt
 
 

@@ -7,8 +7,9 @@ filesystem's own client reads them (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, …
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -89,6 +90,14 @@ def make_parent(fs: Any, path: str) -> None:
     """Make the folder that a file goes into, where the filesystem has folders."""
     if not is_object_store(fs):
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+
+
+def remove_files(urls: Iterable[str]) -> None:
+    """Remove files, as far as they are there."""
+    for url in urls:
+        fs, path = filesystem(url)
+        with contextlib.suppress(FileNotFoundError), reached(fs, url):
+            fs.rm_file(path)
 
 
 def _forget_listings(fs: Any) -> None:

@@ -82,9 +82,13 @@ class TableSink:
     folder: str
     schema: pa.Schema
 
-    def write_part(self, index: int, table: pa.Table) -> Part:
-        """Write one part, replacing a part of the same number, and return what a manifest says of it."""
-        name = f"part-{index:05d}.parquet"
+    def write_part(self, index: int, table: pa.Table, again: int = 0) -> Part:
+        """Write one part and return what a manifest says of it.
+
+        It replaces the part of the same number, unless it is written `again`: then both are there until
+        the older one is removed, so that a kill in between loses nothing.
+        """
+        name = f"part-{index:05d}-{again}.parquet" if again else f"part-{index:05d}.parquet"
         data = parquet_bytes(conform(table, self.schema))
         write_bytes(f"{self.folder}/{name}", data)
         return Part(name, table.num_rows, len(data), hashlib.blake2b(data, digest_size=16).hexdigest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,3 +124,16 @@ def test_a_stage_that_loses_rows_is_not_finished(place: IterationStore) -> None:
     with pytest.raises(CadreError, match="rows are lost at 'a'"):
         run(place, Doubles("a", lost=1))
     assert place.manifest_at("a") is None
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_budget_may_change_for_finished_and_for_begun_stages(place: IterationStore, finished: bool) -> None:
+    stage = Doubles("a", resumable=True, fails=not finished)
+    with contextlib.nullcontext() if finished else pytest.raises(CadreError, match="it broke"):
+        run(place, stage, k=1, rollout={"max_failed_share": 0.5, "call_timeout_seconds": 60})
+    stage.fails = False
+    run(place, stage, k=1, rollout={"max_failed_share": 0.9, "call_timeout_seconds": 6})
+    assert stage.runs == (1 if finished else 2)
+    assert finished or "piece" in stage.left
+    with pytest.raises(UsageError, match=r"other settings: k: 1 → 2;"):
+        run(place, stage, k=2, rollout={"max_failed_share": 0.9})

@@ -18,7 +18,8 @@ from pipeline.settings.reading import load_settings, parse_settings
 from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
 from rewards.scoring.score import score_turns
 from stages.evaluate import evaluate
-from stages.players.actor import PlayerActor, PlayerSpec, Shard
+from stages.players.actor import PlayerActor, PlayerSpec
+from stages.players.shards import Shard
 from stages.tables.parquet import TableSink
 from workflows.echo import echo_form
 from workflows.engine import Message, Sampling

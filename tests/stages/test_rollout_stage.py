@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from stages.players.actor import PlayerActor, PlayerSpec, Shard, failures, whole_groups
-from stages.rollout import RolloutStage, causes, merged_failures, read_receipt
-from stages.tables.parquet import TableSink
+from stages.players.actor import PlayerActor, PlayerSpec, failures, whole_groups
+from stages.players.shards import Shard, num_failed, read_receipt
+from stages.rollout import RolloutStage, causes, merged_failures
+from stages.tables.parquet import Part, TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError, RunFailed, SchemaError
 from workflows.models import Model, ModelMap
@@ -65,7 +66,8 @@ def test_a_spent_budget_fails_the_run_with_its_most_frequent_causes_and_an_examp
     assert str(caught.value) == (
         "4 of 7 episodes failed, more than the 0.5 that max_failed_share allows; most frequent: "
         "3 × infra_error, call_failed: step 'ask': port 8000 is closed (as in g/0); "
-        "1 × infra_error, call_failed: index gone (as in h/0)"
+        "1 × infra_error, call_failed: index gone (as in h/0); "
+        "when the cause is gone, the same command plays the failed episodes again"
     )
 
 
@@ -129,3 +131,38 @@ def test_two_tasks_of_one_id_are_refused_before_they_are_played(tmp_path: Path) 
     with pytest.raises(SchemaError, match="task 'red' stands 2 times"):
         play_shard(tmp_path, ["red", "blue", "red"])
     assert not (tmp_path / "receipts").exists()
+
+
+# --- a shard that goes on after an outage -----------------------------------------------------------
+
+
+def rows(folder: Path, receipt: dict[str, Any], table: str) -> list[dict[str, Any]]:
+    sink = TableSink(table, str(folder / table), {"turns": TURNS, "episodes": EPISODES}[table])
+    timed = {"started_at", "queued_at", "first_token_at", "ended_at", "seconds"}
+    found = sink.ref([Part(**receipt["parts"][table])]).read().to_pylist()
+    return [{k: v for k, v in row.items() if k not in timed} for row in found]
+
+
+def test_failed_episodes_of_a_shard_are_played_again_and_the_good_ones_stay(tmp_path: Path) -> None:
+    first = play_shard(tmp_path / "a", ["red", "blue"], failing="red")
+    untouched = sorted(p for p in (tmp_path / "a").rglob("*.parquet") if "tasks" not in p.parts)
+    before = rows(tmp_path / "a", first, "turns")
+    again = play_shard(tmp_path / "a", ["red", "blue"])
+    assert (num_failed(first), num_failed(again), again["episodes_again"]) == (3, 0, 3)
+    assert again["groups"] == {"whole": 2, "partial": 0, "failed": 0}
+    unbroken = play_shard(tmp_path / "b", ["red", "blue"])
+    for table in ("turns", "episodes"):  # equal keys, seeds and texts: as if there had been no outage
+        assert rows(tmp_path / "a", again, table) == rows(tmp_path / "b", unbroken, table)
+    counted = ("response_tokens", "prompt_tokens", "episodes_asked", "failed", "groups")
+    assert {k: again[k] for k in counted} == {k: unbroken[k] for k in counted}
+    good = [row for row in before if row["task_id"] == "blue"]
+    assert good == [row for row in rows(tmp_path / "a", again, "turns") if row["task_id"] == "blue"]
+    assert not any(path.exists() for path in untouched)  # the tables that were replaced are gone
+
+
+def test_a_shard_that_fails_again_keeps_its_accounts(tmp_path: Path) -> None:
+    play_shard(tmp_path, ["red", "blue"], failing="red")
+    again = play_shard(tmp_path, ["red", "blue"], failing="red")
+    assert (again["times_played"], num_failed(again)) == (2, 3)
+    assert again["parts"]["episodes"]["rows"] == 6
+    assert len({row["episode_id"] for row in rows(tmp_path, again, "episodes")}) == 6

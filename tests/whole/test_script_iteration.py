@@ -18,7 +18,8 @@ from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from pipeline.views.overview import overview_lines
-from stages.players.actor import PlayerSpec, Shard, play_shard, start_player
+from stages.players.actor import PlayerSpec, play_shard, start_player
+from stages.players.shards import Shard
 from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
 from workflows.errors import RunFailed
