@@ -81,6 +81,17 @@ class Engine(Protocol):
         """How many special tokens the contents of a chat spell."""
         ...
 
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        """The ids that follow an assistant's reply to `chat` when `message` comes next.
+
+        The first id ends the reply's turn, whatever the reply says; then come `message` and the opening of
+        the assistant's next turn. Roles that keep a conversation need it, no others.
+
+        Raises:
+            UsageError: the chat template shows no end of a reply, or this engine can't say.
+        """
+        ...
+
     async def generate(self, prompt_token_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample one completion.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from workflows.engine import Message
 from workflows.errors import UsageError, WorkflowError, did_you_mean
@@ -33,6 +33,13 @@ class Role:
         max_response_tokens: default limit of one reply.
         fixed_length: a reply that has `max_response_tokens` is whole, not cut off: for roles whose every
             reply is that long, such as one word.
+        conversation: the role keeps a conversation: its earlier turns of the episode stand in its prompt as
+            chat messages, token for token. Each branch of an episode has one of its own. See
+            `workflows.playing.conversation`.
+        follow_up: template of the user's message from a conversation's second turn on; None: `prompt`.
+        when_full: what happens when a conversation has no room for another turn. "refuse": the turn is not
+            sent, and the episode ends with prompt_too_long. "drop_oldest": the oldest replies go, each with
+            the message that followed it; the first message stays.
 
     Raises:
         WorkflowError: a bad template, a demonstration that lacks a variable or that the role's own
@@ -47,14 +54,18 @@ class Role:
     trim: tuple[str | Trim, ...] = ()
     max_response_tokens: int = 128
     fixed_length: bool = False
+    conversation: bool = False
+    follow_up: str | None = None
+    when_full: Literal["refuse", "drop_oldest"] = "refuse"
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise WorkflowError(f"a role's name is letters, digits and '_'; got {self.name!r}")
         if self.max_response_tokens < 1:
             raise WorkflowError(f"{self._where} max_response_tokens must be at least 1")
+        self._check_conversation()
         try:
-            variables = self.template.variables
+            variables = self.variables
             for index, (user, assistant) in enumerate(self.demonstrations):
                 self._user_text(user)
                 parsed = read_reply(self.parser, assistant, user if isinstance(user, Mapping) else {})
@@ -74,6 +85,15 @@ class Role:
             if names.count(name) > 1:
                 raise WorkflowError(f"{self._where} trim names {name!r} twice")
 
+    def _check_conversation(self) -> None:
+        if self.when_full not in ("refuse", "drop_oldest"):
+            raise WorkflowError(
+                f"{self._where} when_full is 'refuse' or 'drop_oldest', not {self.when_full!r}"
+            )
+        for name, default in (("follow_up", None), ("when_full", "refuse")):
+            if not self.conversation and getattr(self, name) != default:
+                raise WorkflowError(f"{self._where} {name} is for conversations; set conversation=True too")
+
     @property
     def _where(self) -> str:
         return f"role {self.name!r}:"
@@ -83,12 +103,26 @@ class Role:
         return parse_template(self.prompt)
 
     @property
+    def follow_up_template(self) -> Template:
+        """The template of the user's message from the second turn of a conversation on."""
+        return self.template if self.follow_up is None else parse_template(self.follow_up)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the prompt and of the follow-up, each once: what a step of the role gives."""
+        return tuple(dict.fromkeys([*self.template.variables, *self.follow_up_template.variables]))
+
+    @property
     def trims(self) -> tuple[Trim, ...]:
         return tuple(Trim(rule) if isinstance(rule, str) else rule for rule in self.trim)
 
     def messages(self, variables: Mapping[str, Any], *, demonstrations: bool = True) -> list[Message]:
         """The chat for these variables: system, demonstrations as earlier turns, then the prompt."""
         return [*self._opening(demonstrations), {"role": "user", "content": self.template.render(variables)}]
+
+    def next_message(self, variables: Mapping[str, Any]) -> Message:
+        """The user's message of a later turn of the role's conversation."""
+        return {"role": "user", "content": self.follow_up_template.render(variables)}
 
     def least_messages(self, *, demonstrations: bool = True) -> list[Message]:
         """The chat with every variable empty: no prompt of this role can be shorter."""

@@ -102,7 +102,8 @@ class Team:
         """Ask the role of `step`. The call begins at once; await it for its output.
 
         Args:
-            inputs: each variable of the role's prompt, by name.
+            inputs: each variable of the role's prompt, by name. A role with a `follow_up` takes the
+                variables of its prompt, of its follow-up, or of both: those of the one that is rendered.
             reads: outputs that the inputs were made from, beside those among the inputs.
 
         Raises:
@@ -111,12 +112,7 @@ class Team:
             TurnFailed: when awaited.
         """
         role = self._actor(step, self._ledger.roles, "role")
-        wanted = self._ledger.roles[role].template.variables
-        if set(inputs) != set(wanted):
-            raise WorkflowError(
-                f"step {step!r} is called with {', '.join(sorted(inputs)) or 'nothing'}; the prompt of role "
-                f"{role!r} uses {', '.join(sorted(wanted)) or 'nothing'}"
-            )
+        _check_inputs(step, self._ledger.roles[role], inputs)
         read = [*reads]
         values = {n: _values(v, read, f"input {n!r} of step {step!r}") for n, v in inputs.items()}
         return self._ledger.begin(self._turn(step, read, partial(self._ledger.episode.call, role, values)))
@@ -227,6 +223,23 @@ class Team:
         if actor is None or actor not in actors:
             raise WorkflowError(f"step {step!r} is not a {what}'s: {actor or 'a note'!r} acts in it")
         return actor
+
+
+def _check_inputs(step: str, role: Role, inputs: Mapping[str, Any]) -> None:
+    """Refuse other inputs than the variables of the role's prompt, of its follow-up, or of both.
+
+    Raises:
+        WorkflowError: naming the step, what it is called with, and what the prompt uses.
+    """
+    templates = [role.template.variables]
+    if role.follow_up is not None:
+        templates += [role.follow_up_template.variables, role.variables]
+    if set(inputs) not in [set(variables) for variables in templates]:
+        uses = " or ".join(", ".join(sorted(names)) or "nothing" for names in templates[:2])
+        raise WorkflowError(
+            f"step {step!r} is called with {', '.join(sorted(inputs)) or 'nothing'}; the prompt of role "
+            f"{role.name!r} uses {uses}"
+        )
 
 
 def on_record(error: BaseException) -> bool:

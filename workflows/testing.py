@@ -82,6 +82,9 @@ class ScriptedModel:
             ids += [_BEGIN, *self.encode(f"{message['role']}\n{message['content']}"), _END]
         return [*ids, _BEGIN, *self.encode("assistant\n")]
 
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        return [_END, *self.render([message])]
+
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         """None: no text can spell a mark."""
         return 0
@@ -172,6 +175,9 @@ class ScriptedEngine:
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         return self.model.render(messages)
+
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        return self.model.render_after(chat, message)
 
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         return self.model.special_tokens_in(messages)

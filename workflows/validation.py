@@ -149,7 +149,7 @@ def _check_step(step: Step, roles: Mapping[str, Role], structure: Structure) -> 
     elif isinstance(step, ControlStep):
         _plain_function(step.compute, f"{where}: compute")
     else:
-        wanted = roles[step.role].template.variables
+        wanted = roles[step.role].variables
         for name in wanted:
             if name not in step.inputs:
                 raise WorkflowError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Message, Sampling
-from workflows.errors import CadreError, InfraError
+from workflows.errors import CadreError, InfraError, UsageError
 
 
 class EngineClient:
@@ -55,6 +55,20 @@ class EngineClient:
             UsageError: the chat template refuses this sequence of roles.
         """
         return self.renderer.render(messages)
+
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        """The ids from the end of a reply to `chat` on, where `message` comes next.
+
+        Raises:
+            UsageError: the chat template shows no end of a reply, or the renderer can't say.
+        """
+        if not hasattr(self.renderer, "render_after"):
+            raise UsageError(
+                f"a role on model {self.model_id!r} keeps a conversation, but the renderer "
+                f"{type(self.renderer).__name__} of its engine has no render_after; add it (see "
+                "stages.weights.chat.Renderer)"
+            )
+        return self.renderer.render_after(chat, message)
 
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         """How many special tokens the contents of a chat spell; `render` encodes those as text."""

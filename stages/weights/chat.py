@@ -29,6 +29,8 @@ class Renderer(Protocol):
 
     def render(self, messages: Sequence[Message]) -> list[int]: ...
 
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]: ...
+
     def special_tokens_in(self, messages: Sequence[Message]) -> int: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
@@ -65,7 +67,41 @@ class ChatRenderer:
         if any(control.spelled_in(message["content"]) for message in messages):
             chat, stand_ins = control.escaped(messages)
             return control.encode(self._text(chat), stand_ins)
-        return list(self._tokenizer.encode(self._text(messages), add_special_tokens=False).ids)
+        return self._plain_ids(self._text(messages))
+
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        """Ids from the end of an assistant's reply to `chat` on, where `message` comes next.
+
+        Rendered by the template around a stand-in for the reply, so what the reply says has no part in
+        them. A special token begins them: no tokenizer merges across one, so they are the ids that the
+        whole chat has there.
+
+        Raises:
+            UsageError: the template refuses the chat, leaves the reply out, or writes no special token
+                after it.
+        """
+        control = self._control
+        around = [*chat, message]
+        stand_ins: dict[str, str] = {}
+        if any(control.spelled_in(each["content"]) for each in around):
+            around, stand_ins = control.escaped(around)
+        digest = hashlib.blake2b(json.dumps(around).encode(), digest_size=10)
+        reply = f"x{digest.hexdigest()}x"
+        said = self._text([*around[:-1], Message(role="assistant", content=reply), around[-1]])
+        _, shown, tail = said.rpartition(reply)
+        if not shown:
+            raise UsageError(
+                f"the chat template of {self.folder} leaves an earlier reply out of a chat, so that no role "
+                "can keep a conversation with it"
+            )
+        tail = tail.lstrip()  # some templates write a space before the end of a turn, which no model samples
+        ids = control.encode(tail, stand_ins) if stand_ins else self._plain_ids(tail)
+        if not ids or ids[0] != self.end_of_turn:
+            raise UsageError(
+                f"the chat template of {self.folder} continues a reply with {tail[:40]!r}, which does not "
+                "begin with the end of its turn, so that no role can keep a conversation with it"
+            )
+        return ids
 
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         """How many special tokens the contents of a chat spell, which are encoded as text."""
@@ -118,6 +154,9 @@ class ChatRenderer:
     def chat_template(self) -> str | None:
         """`chat_template.jinja`, or what tokenizer_config.json says (the default one of several)."""
         return chat_template_of(Path(self.folder))
+
+    def _plain_ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _text(self, messages: Sequence[Message], opened: bool = True) -> str:
         return clean_text(self._template(messages, opened, self.options))

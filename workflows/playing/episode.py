@@ -31,10 +31,11 @@ from workflows.playing.columns import (
     reply_columns,
     verdict,
 )
+from workflows.playing.conversation import Conversations, Seat, first_prompt
 from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
-from workflows.prompts import PromptTooLong, fit_prompt
+from workflows.prompts import PromptTooLong
 from workflows.state import Output, Place, TurnKey
 from workflows.vocabulary import Event, Status, StopReason
 
@@ -68,6 +69,7 @@ class Episode:
         self._limits = limits
         self._run_seed = run_seed
         self._threads = threads
+        self._conversations = Conversations(record.precedes)
 
     @property
     def full(self) -> bool:
@@ -85,8 +87,13 @@ class Episode:
             TurnFailed: when awaited.
         """
         speaker = _named(role, self._speakers, "role")
+        if not speaker.role.conversation:
+            turn = self.record.open(Event.LLM, place)
+            return self._guarded(turn, lambda: self._call(turn, speaker, variables))
+        self._conversations.check(role, place)
         turn = self.record.open(Event.LLM, place)
-        return self._guarded(turn, lambda: self._call(turn, speaker, variables))
+        seat = self._conversations.seat(role, place.key)
+        return self._guarded(turn, lambda: self._call_in_turn(turn, speaker, variables, seat))
 
     def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]:
         """Ask a tool; like `call`. A refused request gives an output that is not valid."""
@@ -136,17 +143,25 @@ class Episode:
         self.record.failures.append(Failure(turn.key, status, stop_reason, cause))
         return TurnFailed(cause)
 
-    async def _call(self, turn: Turn, speaker: Speaker, variables: Mapping[str, Any]) -> Output:
+    async def _call_in_turn(
+        self, turn: Turn, speaker: Speaker, variables: Mapping[str, Any], seat: Seat
+    ) -> Output:
+        try:
+            return await self._call(turn, speaker, variables, seat)
+        finally:
+            seat.leave()
+
+    async def _call(
+        self, turn: Turn, speaker: Speaker, variables: Mapping[str, Any], seat: Seat | None = None
+    ) -> Output:
         row, model = turn.row, speaker.model
         row.update(role=speaker.role.name, model_id=model.model_id, base_id=model.base_id)
         row.update(trainable=model.trainable)
-        prompt = fit_prompt(
-            lambda given: speaker.role.messages(given, demonstrations=speaker.settings.demonstrations),
-            variables,
-            speaker.role.trims,
-            speaker.render,
-            speaker.max_prompt_tokens,
-        )
+        if seat is None:
+            prompt = first_prompt(speaker, variables)
+        else:
+            prompt = await seat.prompt(speaker, variables)
+            row.update(seat.columns)
         sampling = self._sampling(turn, speaker)
         row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
         if spelled := speaker.special_tokens_in(prompt.messages):
@@ -162,6 +177,8 @@ class Episode:
         asked[model.model_id] = completion.policy_version  # the engine's own word on what was asked
         row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
         text = row["response_text"]
+        if seat is not None:
+            seat.spoke(prompt, text, row["response_token_ids"] or ())
         parsed = parse_reply(speaker.role, text, variables)
         row.update(parsed=self._json(parsed.best, "the parsed value"), format_valid=parsed.valid)
         row["status"], row["status_detail"] = verdict(speaker.role, parsed, completion, sampling)

@@ -74,13 +74,16 @@ class Player:
         Done once, at the latest by `play`.
 
         Raises:
-            UsageError: a role's prompt is too long before anything is put into it.
+            UsageError: a role's prompt is too long before anything is put into it, or a role keeps a
+                conversation on a model whose engine or chat template can't continue one.
             RunFailed: a tool that can't be started.
         """
         async with self._starting:
             if not self._started:
                 for speaker in self._speakers.values():
                     _check_room(speaker)
+                    if speaker.role.conversation:
+                        speaker.check_conversation()
                 for name, tool in self._workflow.tools.items():
                     await _start_tool(name, tool)
                 self._started = True

@@ -109,6 +109,17 @@ class Record:
         self._turns[key] = turn
         return turn
 
+    def precedes(self, earlier: TurnKey, place: Place) -> bool:
+        """Whether a turn is certain to come before a turn at `place`, directly or by others between them."""
+        ahead, seen = {*place.after, *place.parents}, set[TurnKey]()
+        while ahead:
+            if earlier in ahead:
+                return True
+            seen |= ahead
+            known = [self._turns[key] for key in ahead if key in self._turns]
+            ahead = {key for turn in known for key in turn.after} - seen
+        return False
+
     def fault(self, key: TurnKey, what: str, error: Exception, event: Event | None = None) -> None:
         """Note an exception in the workflow's own code; with `event`, as a row of that kind too."""
         message = f"{what}: {describe(error)}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workflows.engine import AnyEngine, ChatEngine, ChatReply, Completion, Message, Sampling
-from workflows.errors import InfraError
+from workflows.errors import InfraError, UsageError
 from workflows.models import Model
 from workflows.playing.columns import completion_fault
 from workflows.prompts import Prompt
@@ -40,6 +40,31 @@ class Speaker:
         """The prompt's ids, or how many there are where the model takes messages."""
         engine = self.engine
         return engine.count_tokens(messages) if isinstance(engine, ChatEngine) else engine.render(messages)
+
+    def render_after(self, chat: Sequence[Message], message: Message) -> list[int]:
+        """The ids from the end of a reply to `chat` on, where `message` comes next. Not for an API's model.
+
+        Raises:
+            UsageError: the engine can't say, so that the role can't keep a conversation.
+        """
+        engine = self.engine
+        assert not isinstance(engine, ChatEngine)
+        if not hasattr(engine, "render_after"):
+            raise UsageError(
+                f"role {self.role.name!r} keeps a conversation, but the engine of model "
+                f"{self.model.model_id!r} has no render_after; add it (see workflows.engine.Engine)"
+            )
+        return engine.render_after(chat, message)
+
+    def check_conversation(self) -> None:
+        """Refuse a model that can't continue a conversation.
+
+        Raises:
+            UsageError: as `render_after`.
+        """
+        if not isinstance(self.engine, ChatEngine):
+            asked = Message(role="user", content="x")
+            self.render_after([*self.role.least_messages()[:-1], asked], asked)
 
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         """How many special tokens the contents spell; unknown, so 0, where the model takes messages."""
