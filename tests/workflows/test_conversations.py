@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -21,7 +22,6 @@ from workflows.roles import Role, RoleSettings
 from workflows.script import ScriptWorkflow
 from workflows.steps import Edge, LlmStep
 from workflows.testing import ScriptedEngine, play_once
-import itertools
 
 WRITER = Role(
     "writer", "Task: {task}", conversation=True, follow_up="Feedback: {feedback}", max_response_tokens=40
@@ -146,9 +146,8 @@ def test_turns_of_one_conversation_that_have_no_order_are_refused() -> None:
     role = Role("writer", "{task}", conversation=True)
     begin = Role("starter", "{task}")
     inputs = {"task": "task.task"}
-    steps = [
-        LlmStep("begin", "starter", inputs), LlmStep("one", "writer", inputs), LlmStep("two", "writer", inputs),
-    ]  # fmt: skip
+    actors = {"begin": "starter", "one": "writer", "two": "writer"}
+    steps = [LlmStep(name, actor, inputs) for name, actor in actors.items()]
     workflow = Workflow("w", [begin, role], steps, [Edge("begin", "one"), Edge("begin", "two")])
     played = play_once(workflow, {"task": "a"}, {"writer": "x", "starter": "y"})
     assert played.episode["stop_reason"] == "workflow_error"

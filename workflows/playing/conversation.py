@@ -167,8 +167,8 @@ class Conversations:
         if talk is not None and talk.last is not None and not self._precedes(talk.last, place):
             raise WorkflowError(
                 f"role {role!r} keeps a conversation, and its step {place.key.step!r} does not come after "
-                f"its step {talk.last.step!r} (round {talk.last.round}), so that they have no order; add an edge "
-                "between them, or let each run in a branch of its own"
+                f"its step {talk.last.step!r} (round {talk.last.round}), so that they have no order; add "
+                "an edge between them, or let each run in a branch of its own"
             )
 
     def seat(self, role: str, key: TurnKey) -> Seat:
