@@ -9,7 +9,8 @@ from itertools import product
 from typing import Any, Final
 
 from pipeline.settings.names import slug
-from pipeline.settings.reading import parse_settings, set_override
+from pipeline.settings.overrides import set_override
+from pipeline.settings.reading import parse_settings
 from pipeline.settings.schema import Settings
 from workflows.errors import UsageError, did_you_mean
 
@@ -116,7 +117,7 @@ def settings_at(
     changed["run"] = {**changed.get("run", {}), "name": name, "seed": seed}
     tracking = changed.get("tracking", {})
     changed["tracking"] = {**tracking, "tags": {**tracking.get("tags", {}), **tags}}
-    return parse_settings(changed, f"point {point.label!r}")
+    return parse_settings(changed, f"point {point.label!r}", point.overrides)
 
 
 def _regime(word: str, groups: Mapping[str, Any]) -> Point:

@@ -108,7 +108,7 @@ def plan_sweep(config: str, overrides: Sequence[str], options: SweepOptions) -> 
     points = points_of(options.regimes, options.grid, options.set_for, groups)
     if options.regimes:
         raw.pop("sharing", None)  # each point has its own
-    base = parse_settings(raw, config)
+    base = parse_settings(raw, config, overrides)
     keys = [g.partition("=")[0].rsplit(".", 1)[-1].strip() for g in options.grid]
     name = options.name or "-".join([base.run.name, *(["sharing"] if options.regimes else []), *keys])
     members = tuple(

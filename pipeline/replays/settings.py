@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from pipeline.settings.keys import dotted
+from pipeline.settings.overrides import set_override, set_value
 from pipeline.settings.program import hint
-from pipeline.settings.reading import parse_settings, read_toml, set_override, set_value
+from pipeline.settings.reading import parse_settings, read_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import different, plain
 from pipeline.store.run import Run
@@ -66,7 +68,7 @@ def overridden(run: Run, overrides: Sequence[str]) -> Settings:
     raw = stored_settings(run)
     for override in overrides:
         set_override(raw, override)
-    return parse_settings(raw, f"settings of run {run.name!r}")
+    return parse_settings(raw, f"settings of run {run.name!r}", overrides)
 
 
 def with_values(run: Run, values: Mapping[str, Any], where: str) -> Settings:
@@ -137,8 +139,10 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
     """Dotted keys and values. A quoted key with dots names its whole value, a table that is written as
     one (`[variants.x.credit]`, `credit.use = …`) only what is in it."""
     for name, value in values.items():
-        key = f"{path}.{name}" if path else name
-        if isinstance(value, Mapping) and value and "." not in name:
+        is_table = isinstance(value, Mapping) and value and bool(path or "." not in name)
+        part = dotted([name]) if is_table else name  # the id of a model may have a dot of its own
+        key = f"{path}.{part}" if path else part
+        if is_table:
             yield from _leaves(value, key)
         else:
             yield key, value

@@ -9,10 +9,11 @@ from typing import Any
 
 import tomlkit
 
+from pipeline.settings.overrides import path_of, set_override
 from pipeline.settings.schema import Settings
-from pipeline.settings.section import validate
+from pipeline.settings.section import joined_problems, validate
+from pipeline.settings.values import refusals
 from workflows.errors import UsageError
-from workflows.trajectory import clean_text
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -21,7 +22,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     Raises:
         UsageError: the file is missing or not TOML, or a key or value is not as declared.
     """
-    return parse_settings(read_settings(path, overrides), str(path))
+    return parse_settings(read_settings(path, overrides), str(path), overrides)
 
 
 def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -54,32 +55,31 @@ def read_toml(data: bytes, where: str) -> dict[str, Any]:
         raise UsageError(f"{where}: not valid TOML: {error}; correct the file at that place") from None
 
 
-def parse_settings(raw: Mapping[str, Any], where: str = "settings") -> Settings:
+def parse_settings(
+    raw: Mapping[str, Any], where: str = "settings", overrides: Sequence[str] = ()
+) -> Settings:
     """Settings from nested mappings, each key checked by itself; `plan.resolve` checks them together.
+
+    Args:
+        where: what messages call the place of the settings, such as their file.
+        overrides: those of `--set` that are in `raw`: a message about one of their keys names it.
 
     Raises:
         UsageError: every key that is unknown or whose value is not as declared.
     """
-    _refuse_surrogates(raw, where)
-    settings: Settings = validate(Settings, raw, where)
+    changed = [(path_of(override), override) for override in overrides]
+
+    def source(path: Sequence[Any]) -> str:
+        steps = tuple(str(step) for step in path if step != "[key]")
+        for key, override in reversed(changed):
+            if key[: len(steps)] == steps or steps[: len(key)] == key:
+                return f"--set {override!r}"
+        return where
+
+    if problems := list(refusals(raw)):
+        raise UsageError(joined_problems(problems, where, source))
+    settings: Settings = validate(Settings, raw, where, source)
     return settings
-
-
-def _refuse_surrogates(value: Any, where: str, key: str = "") -> None:
-    """Refuse text that no file can hold: bytes of a command line that are not UTF-8 arrive as such."""
-    if isinstance(value, str):
-        if value != clean_text(value):
-            raise UsageError(
-                f"{where}: {key or 'a key'} = {value!a} has characters that are not UTF-8 (lone surrogates); "
-                "give it in UTF-8"
-            )
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            _refuse_surrogates(str(name), where, f"a key of {key or 'the settings'}")
-            _refuse_surrogates(each, where, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for place, each in enumerate(value):
-            _refuse_surrogates(each, where, f"{key}.{place}")
 
 
 def settings_toml(settings: Settings) -> str:
@@ -93,56 +93,3 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_none(v) for v in value]
     return value
-
-
-def set_override(raw: dict[str, Any], override: str) -> None:
-    """Apply one override `key.path=value`, the value in TOML syntax, to nested settings.
-
-    Raises:
-        UsageError: the text has no key or no `=`, or the path leads nowhere.
-    """
-    key, separator, text = override.partition("=")
-    if not separator or not all(p.strip() for p in key.split(".")):
-        raise UsageError(f"--set {override!r}: expected KEY=VALUE, for example --set rollout.group_size=4")
-    try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string: --set run.name=first
-    set_value(raw, key, value, f"--set {override!r}")
-
-
-def set_value(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Put `value` at the dotted `key` of nested settings, and make the sections on the way.
-
-    Raises:
-        UsageError: the path leads through a value, or to an entry that a list does not have.
-    """
-    path = [p.strip() for p in key.split(".")]
-    node: Any = raw
-    for step in path[:-1]:
-        node = node.setdefault(step, {}) if isinstance(node, dict) else _list_item(node, step, where)
-    if isinstance(node, list):
-        node[_index(node, path[-1], where)] = value
-    elif isinstance(node, dict):
-        node[path[-1]] = value
-    else:
-        raise UsageError(
-            f"{where}: {'.'.join(path[:-1])} = {node!r} is a value, which has no key {path[-1]!r}; leave out "
-            f"what follows {path[-2]!r}"
-        )
-
-
-def _index(node: list[Any], step: str, where: str) -> int:
-    if not step.isdigit() or int(step) >= len(node):
-        remedy = f"use a number from 0 to {len(node) - 1}" if node else "add the first one in the file"
-        raise UsageError(f"{where}: {step!r} is not one of the {len(node)} entries of that list; {remedy}")
-    return int(step)
-
-
-def _list_item(node: Any, step: str, where: str) -> Any:
-    if not isinstance(node, list):
-        raise UsageError(
-            f"{where}: {node!r} stands before {step!r}, where a section or a list is expected; leave out "
-            f"{step!r} and what follows it"
-        )
-    return node[_index(node, step, where)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.settings.section import ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.settings.section import KeysOf, ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
@@ -105,7 +105,7 @@ class RoleSection(Section):
     """Put the role's worked examples before its prompt, where the workflow has some."""
     frozen: bool = False
     """Play and reward the role's turns, but do not train on them."""
-    ppo: dict[str, Any] = {}
+    ppo: Annotated[dict[str, Any], KeysOf(PpoSection, frozenset({"weight"}))] = {}
     """Keys of [ppo] that differ for this role, and `weight` of its loss."""
 
 
@@ -160,9 +160,9 @@ class ModelSection(Section):
     """Most requests that the engine decodes together."""
     trainer: TrainerSection = TrainerSection()
     """How the model is trained."""
-    ppo: dict[str, Any] = {}
+    ppo: Annotated[dict[str, Any], KeysOf(PpoSection)] = {}
     """Keys of [ppo] that differ for this model."""
-    critic: dict[str, Any] = {}
+    critic: Annotated[dict[str, Any], KeysOf(CriticSection)] = {}
     """Keys of [critic] that differ for this model."""
     reference: str = "initial"
     """Reference policy of the KL terms: initial (the first weights) or a checkpoint."""

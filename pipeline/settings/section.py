@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.settings.elsewhere import elsewhere
 from workflows.errors import UsageError, did_you_mean
 
 Positive = Annotated[int, Field(gt=0)]
@@ -16,6 +19,14 @@ Amount = Annotated[float, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class KeysOf:
+    """Annotates a table whose keys are some of those of another section, such as [models.<id>.ppo]."""
+
+    section: type[Section]
+    also: frozenset[str] = frozenset()  # numbers that the table may have besides
 
 
 class Section(BaseModel):
@@ -52,11 +63,14 @@ def _without_later(value: Any, dump: Any) -> Any:
     return dump
 
 
-def validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+def validate(
+    model: type[Any], raw: Mapping[str, Any], where: str, source: Callable[[Sequence[Any]], str] | None = None
+) -> Any:
     """`raw` as a section of the type `model`.
 
     Args:
         where: what the message begins with: a file, or a section's name.
+        source: where the value at a path was set, for values that do not come from `where`.
 
     Raises:
         UsageError: one message with every key that is unknown and every value that is not as declared.
@@ -64,24 +78,47 @@ def validate(model: type[Any], raw: Mapping[str, Any], where: str) -> Any:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise UsageError(_explain(error, model, where)) from None
+        problems = [(problem["loc"], _explain(problem, model)) for problem in error.errors()]
+        raise UsageError(joined_problems(problems, where, source)) from None
 
 
-def _explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    problems = [_explain_one(e, model) for e in error.errors()]
-    head = problems[0] if len(problems) == 1 else f"{len(problems)} problems\n  " + "\n  ".join(problems)
-    return f"{where}: {head}"
+def joined_problems(
+    problems: Sequence[tuple[Sequence[Any], str]],
+    where: str,
+    source: Callable[[Sequence[Any]], str] | None = None,
+) -> str:
+    """One message of problems with the path of each; it begins with where they all come from."""
+    sources = [source(path) if source else where for path, _ in problems]
+    texts = [text for _, text in problems]
+    if len(set(sources)) == 1:
+        head = texts[0] if len(texts) == 1 else f"{len(texts)} problems\n  " + "\n  ".join(texts)
+        return f"{sources[0]}: {head}"
+    lines = [f"{place}: {text}" for place, text in zip(sources, texts, strict=True)]
+    return f"{len(lines)} problems\n  " + "\n  ".join(lines)
 
 
-def _explain_one(problem: Any, model: type[BaseModel]) -> str:
-    location = ".".join(str(p) for p in problem["loc"])
+def _explain(problem: Any, model: type[BaseModel]) -> str:
+    from pipeline.settings.keys import dotted
+
+    path = [step for step in problem["loc"] if step != "[key]"]
+    location = dotted(path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, problem["loc"][:-1])
         hint = did_you_mean(str(problem["loc"][-1]), known)
         return f"unknown key {location}{hint}" + ("" if hint else f"; known here: {', '.join(known)}")
     got = problem.get("input")
+    if problem["type"] == "string_pattern_mismatch":
+        longest = 64 if "{0,63}" in problem["ctx"]["pattern"] else 128
+        return (
+            f"{location} is {got!r}, expected 1 to {longest} letters, digits, `.`, `_` and `-`, the first "
+            "one a letter or a digit; it names a folder, so it has no `/` and no spaces"
+        )
     shown = f", got {got!r}" if not isinstance(got, dict | list) else ""
-    return f"{location}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
+    hint = ""
+    if problem["type"] == "literal_error" and isinstance(got, str):
+        words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        hint = elsewhere(dotted(path[-2:]), got) or did_you_mean(got, words)
+    return f"{location}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}{hint}"
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
