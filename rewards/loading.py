@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rewards.base import Credit, Reward
 from workflows.errors import UsageError
-from workflows.plugins import load_object, load_plugin
+from workflows.plugins import first_parameter, load_object, load_plugin
 
 BUILTIN_REWARDS: Final = {
     "token_f1": "rewards.token_f1:TokenF1",
@@ -37,8 +37,9 @@ BUILTIN_CREDIT: Final = {
 def load_reward(use: str, options: Mapping[str, Any]) -> Reward:
     """The reward that `use` names: a built-in, or `package.module:name`.
 
-    The name is a class or a function that is called with the options and gives a reward, or a plain
-    function of `episode` (and options), which is a reward already.
+    The name is a class or a function that is called with the options and gives a reward, or anything that
+    is called with `episode` (and options), which is a reward already: a function, a partial, a bound method,
+    an instance.
 
     Raises:
         UsageError: it can't be found, does not take these options, or is not a reward.
@@ -58,7 +59,7 @@ def reward_takes(use: str, option: str) -> bool:
 def load_credit(use: str, options: Mapping[str, Any]) -> Credit:
     """The credit method that `use` names: a built-in, or `package.module:name`.
 
-    As for rewards, with a plain function of `turns`.
+    As for rewards, with `turns` in the place of `episode`.
 
     Raises:
         UsageError: it can't be found, does not take these options, or is not a credit method.
@@ -69,12 +70,16 @@ def load_credit(use: str, options: Mapping[str, Any]) -> Credit:
 
 def _load(use: str, options: Mapping[str, Any], builtins: Mapping[str, str], kind: str, takes: str) -> Any:
     named = load_object(use) if ":" in use else None
-    if inspect.isfunction(named) and next(iter(inspect.signature(named).parameters), None) == takes:
-        try:
-            inspect.signature(named).bind(None, **options)
-        except TypeError as error:
-            raise UsageError(f"{kind} {use!r} does not take options {dict(options)}: {error}") from error
-        return functools.partial(named, **options)
+    if callable(named) and not inspect.isclass(named):
+        first = first_parameter(named)
+        if first == takes:
+            return _with_options(named, use, options, kind)
+        if first is not None and first not in options and _is_needed(named, first):
+            raise UsageError(
+                f"{kind} {use!r} needs {first!r} first; a function that is a {kind} itself calls its first "
+                f"parameter {takes!r}, and one that makes a {kind} takes options alone: set "
+                f"options.{first}, or rename the parameter"
+            )
     plugin = load_plugin(use, options, builtins, kind)
     if not callable(plugin):
         raise UsageError(
@@ -82,3 +87,18 @@ def _load(use: str, options: Mapping[str, Any], builtins: Mapping[str, str], kin
             f"see rewards.base"
         )
     return plugin
+
+
+def _with_options(function: Callable[..., Any], use: str, options: Mapping[str, Any], kind: str) -> Any:
+    """A function that is a plug-in itself, with its options filled in."""
+    try:
+        inspect.signature(function).bind(None, **options)
+    except TypeError as error:
+        raise UsageError(f"{kind} {use!r} does not take options {dict(options)}: {error}") from error
+    # an object keeps its hooks where nothing is filled in
+    return functools.partial(function, **options) if options or inspect.isfunction(function) else function
+
+
+def _is_needed(function: Callable[..., Any], name: str) -> bool:
+    parameter = inspect.signature(function).parameters[name]
+    return parameter.default is parameter.empty

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflows.graph import Workflow
+from workflows.plugins import module_of, name_of
 from workflows.script import AnyWorkflow, ScriptWorkflow
 from workflows.steps import ControlStep, Edge, LlmStep, Step
 from workflows.vocabulary import Event
@@ -119,13 +120,12 @@ def _again(edge: Edge) -> str:
 
 
 def _condition(edge: Edge) -> str:
-    name = getattr(edge.when, "__name__", type(edge.when).__name__)
+    name = name_of(edge.when).rpartition(".")[2]
     return "a condition holds" if name == "<lambda>" else name.strip("_").replace("_", " ")
 
 
 def _function(workflow: ScriptWorkflow) -> str:
-    name = getattr(workflow.run, "__qualname__", type(workflow.run).__qualname__)
-    return f"{getattr(workflow.run, '__module__', None) or 'function'}:{name.split('.<locals>.')[-1]}"
+    return f"{module_of(workflow.run)}:{name_of(workflow.run)}"
 
 
 def _actor(workflow: ScriptWorkflow, step: str) -> str:

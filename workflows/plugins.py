@@ -5,6 +5,7 @@ There is no registry: every process that needs a plug-in imports it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -86,6 +87,68 @@ def load_plugin(use: str, options: Mapping[str, Any], builtins: Mapping[str, str
         ) from error
 
 
+def load_function(path: str, kind: str) -> Callable[..., Any]:
+    """What `package.module:name` names, to be called: a function, a partial, a bound method, an instance
+    with `__call__`, or a class with one, which is built without arguments.
+
+    Raises:
+        UsageError: as `load_object`, or it can't be called.
+    """
+    named = load_object(path)
+    if inspect.isclass(named) and "__call__" in {name for base in named.__mro__[:-1] for name in vars(base)}:
+        _check_options(named, {}, f"{kind} {path!r}")
+        named = named()
+    if not callable(named):
+        raise UsageError(
+            f"{kind} {path!r} is {_a(type(named).__name__)}, which can't be called; name a function, or an "
+            "object with __call__"
+        )
+    function: Callable[..., Any] = named
+    return function
+
+
+def name_of(function: object) -> str:
+    """The name of a callable in its module, the same in every process: of a partial or a bound method the
+    function's, of an instance its class's."""
+    code = _code_of(function)
+    return str(getattr(code, "__qualname__", type(code).__qualname__)).split(".<locals>.")[-1]
+
+
+def module_of(function: object) -> str:
+    """The module of the function or class that `name_of` names."""
+    return str(getattr(_code_of(function), "__module__", None) or "function")
+
+
+def first_parameter(function: Callable[..., Any]) -> str | None:
+    """The name of the first parameter that a caller fills by position; None where there is none."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # built in C without a signature
+        return None
+    positional = (p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return next(positional, None)
+
+
+def _code_of(named: object) -> Any:
+    """The function or class whose source says what a plug-in does."""
+    while True:
+        if isinstance(named, functools.partial):
+            named = named.func
+        elif inspect.ismethod(named):
+            named = named.__func__
+        elif callable(named) and hasattr(named, "__wrapped__"):
+            named = named.__wrapped__
+        else:
+            break
+    if inspect.isroutine(named) or inspect.isclass(named):
+        return named
+    return type(named)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def _where_now(module_name: str) -> str:
     """The module's place of today, with a note where settings name one of version 0.1."""
     if (now := MOVED.get(module_name)) is None:
@@ -130,17 +193,29 @@ def _check_options(make: Callable[..., Any], options: Mapping[str, Any], what: s
 
 
 def source_hash(use: str) -> str | None:
-    """Hash of a plug-in's source file, or None for a built-in (the package version covers it)."""
+    """Hash of a plug-in's source file, or None for a built-in (the package version covers it).
+
+    What is neither a function nor a class was made somewhere, with values of its own: the file of the module
+    that `use` names counts too.
+    """
     if ":" not in use:
         return None
+    named = load_object(use)
+    files = [_file_of(_code_of(named))]
+    if not (inspect.isfunction(named) or inspect.isclass(named)):
+        files.append(_file_of(sys.modules[_where_now(use.partition(":")[0])]))
+    contents = []
+    for file in dict.fromkeys(name for name in files if name is not None):
+        with open(file, "rb") as source:
+            contents.append(source.read())
+    return content_hash(b"".join(contents)) if contents else None
+
+
+def _file_of(code: Any) -> str | None:
     try:
-        file = inspect.getsourcefile(inspect.unwrap(load_object(use)))
+        return inspect.getsourcefile(code)
     except TypeError:
         return None
-    if file is None:
-        return None
-    with open(file, "rb") as source:
-        return content_hash(source.read())
 
 
 def content_hash(content: bytes) -> str:

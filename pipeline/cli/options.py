@@ -9,7 +9,11 @@ import typer
 Config = Annotated[str, typer.Option("--config", "-c", help="The settings file.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable)."),
+    typer.Option(
+        "--set",
+        help="Override one setting: --set rollout.group_size=4 (TOML values; repeatable). KEY= takes a key "
+        "out, KEY+=VALUE appends to a list, a name with dots stands in quotes.",
+    ),
 ]
 New = Annotated[
     bool, typer.Option("--new", help="Start a new run beside the one of that name, whatever its state.")

@@ -124,9 +124,9 @@ def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, metho
 def _loss(model: ModelPlan) -> LossSpec:
     ppo, roles = model.ppo, model.role_losses
     if ":" in ppo.loss:
-        from workflows.plugins import load_object
+        from workflows.plugins import load_function
 
-        load_object(ppo.loss)
+        load_function(ppo.loss, "loss")
     normalisation = ppo.normalisation or ("sequence_mean" if ppo.loss == "gspo" else "token_mean")
     fixed_length = None
     if normalisation == "fixed_length":

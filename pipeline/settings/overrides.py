@@ -74,7 +74,7 @@ def _value(text: str, arms: Sequence[Any], where: str) -> Any:
         return _UNSET
     value = _toml(word)
     if as_text:
-        takes = tuple({tuple: list}.get(kind, kind) for kind in map(_kind, arms))
+        takes = tuple(map(_kind, arms))
         return value if isinstance(value, takes) else word
     if value is None:
         if Any in arms and (meant := _BARE_WORDS.get(word.lower(), word)) != word:
@@ -91,7 +91,9 @@ def _kind(arm: Any) -> type:
     kind = str if is_text(arm) else getattr(arm, "__origin__", arm)
     if not isinstance(kind, type) or kind is type(None):
         return str
-    return dict if issubclass(kind, BaseModel) else kind
+    if issubclass(kind, BaseModel):
+        return dict
+    return list if kind is tuple else kind
 
 
 def _is_a_word(word: str, arms: Sequence[Any]) -> bool:

@@ -23,7 +23,12 @@ from pipeline.settings.schema import Settings
 PAGE: Final = Path("docs/settings.md")
 HEAD: Final = """# Settings
 
-Every key of the settings file ([pipeline.toml](../pipeline.toml) is one). Each has a default, so a file holds what differs. An unknown key is refused with the closest match. `--set section.key=value` sets any key for one call, the value in TOML.
+Every key of the settings file ([pipeline.toml](../pipeline.toml) is one). Each has a default, so a file holds what differs. An unknown key is refused with the closest match. `--set section.key=value` sets any key for one call:
+
+- The value is TOML, but plain text where the key holds text: `--set run.name=1e5`. A table of options holds what JSON can: text, numbers, true, false, lists and tables; a date stands in quotes.
+- A name with a dot stands in quotes, which a shell passes on inside other quotes: `--set 'models."qwen2.5-0.5b".train=false'`.
+- `--set sharing.regime=` takes a key out, so that its default holds again; `none` does so too, where a key may be absent and `none` is not one of its words.
+- `--set rewards.1.weight=0.5` changes an entry of a list, the index after the last one appends an entry, and so does `--set 'rewards+={use = "format"}'`.
 
 This page is made from the types in [pipeline/settings](../pipeline/settings): `python -m pipeline.settings.page` writes it, and a test holds it to them.
 """  # noqa: E501

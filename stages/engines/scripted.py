@@ -15,7 +15,7 @@ from stages.engines.weightless import Weightless
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Sampling
 from workflows.errors import RunFailed, UsageError, did_you_mean
-from workflows.plugins import load_object, source_hash
+from workflows.plugins import load_function, source_hash
 from workflows.testing import ScriptedModel
 
 _OPTIONS = ("reply",)
@@ -37,9 +37,7 @@ class ScriptedServer(Weightless):
                 f"it has: {', '.join(_OPTIONS)}"
             )
         path = spec.options.get("reply", "workflows.testing:echo_qa")
-        reply = load_object(path)
-        if not callable(reply):
-            raise UsageError(f"option reply = {path!r} of the scripted engine names no function")
+        reply = load_function(path, "option reply of the scripted engine:")
         super().__init__(spec)
         self.model = ScriptedModel(reply, max_model_len=spec.max_model_len)
 

@@ -177,7 +177,7 @@ def test_sections_entries_and_numbers_are_taken_out(file: Path) -> None:
     assert load_settings(file, ["ppo.loss="]).ppo.loss == "ppo"
     assert load_settings(file, ["rewards.0="]).rewards == ()
     assert load_settings(file, ["evaluate.tasks=", "roles.sender.model="]).evaluate.tasks is None
-    with pytest.raises(UsageError, match="--set 'ppo.los='"):
+    with pytest.raises(UsageError, match=r"--set 'ppo\.los='"):
         load_settings(file, ["ppo.los="])
 
 

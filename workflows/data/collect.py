@@ -36,7 +36,7 @@ from workflows.data.rejects import Reject
 from workflows.data.rows import Broken, Reading, cleaned, delimiter_hint, read_rows
 from workflows.data.shapes import usual_shape
 from workflows.errors import DataError, UsageError, did_you_mean
-from workflows.plugins import load_object
+from workflows.plugins import load_function
 from workflows.tools.code.testcode import missing_packages
 from workflows.trajectory import to_json
 
@@ -292,7 +292,7 @@ def _source(draft: Draft, file: DataFile) -> str:
 
 
 def _loaded_by(loader: str, path: str) -> Iterator[tuple[int, Any]]:
-    function = load_object(loader)
+    function = load_function(loader, "loader")
     try:
         yield from ((number, cleaned(row)) for number, row in enumerate(function(path), 1))
     except UsageError:

@@ -228,9 +228,9 @@ def _token_losses(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
 
 @functools.cache
 def _function(name: str) -> Any:
-    from workflows.plugins import load_object
+    from workflows.plugins import load_function
 
-    return load_object(name) if ":" in name else POLICY_LOSSES[name]
+    return load_function(name, "loss") if ":" in name else POLICY_LOSSES[name]
 
 
 def _count(where: Tensor | None, mask: Tensor) -> Tensor:
