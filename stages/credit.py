@@ -133,7 +133,20 @@ def credit_part(
         "turns": credited.table.num_rows,
         "excluded": count_kinds(credited.table["excluded"])[0],
         "groups": Counter(credited.groups),
+        "tasks": Counter(_tasks(credited.table)),
     }
+
+
+def _tasks(credit: pa.Table) -> dict[str, int]:
+    """How many tasks have turns to train on, and how many of them an advantage that is not 0."""
+    usable = pl.DataFrame(credit.select(["episode_id", "advantage", "excluded"])).filter(
+        pl.col("excluded").is_null()
+    )
+    # an episode's id is that of its group, which is the task's, and its own number
+    by_task = usable.group_by(pl.col("episode_id").str.replace(r"/[^/]*$", "")).agg(
+        signal=(pl.col("advantage") != 0).any()
+    )
+    return {"tasks_usable": by_task.height, "tasks_with_signal": int(by_task["signal"].sum())}
 
 
 def _read(
@@ -155,13 +168,16 @@ def _read(
 def _result(receipts: Sequence[Mapping[str, Any]]) -> StageResult:
     excluded: Counter[str] = Counter()
     groups: Counter[str] = Counter()
+    tasks: Counter[str] = Counter()
     for receipt in receipts:
         excluded.update(receipt["excluded"])
         groups.update(receipt["groups"])
+        tasks.update(receipt["tasks"])
     turns = sum(r["turns"] for r in receipts)
     metrics: dict[str, float] = {
         name: groups[name] for name in ("groups", "groups_without_signal", "groups_of_one_episode")
     }
+    metrics |= {name: tasks[name] for name in ("tasks_usable", "tasks_with_signal")}
     notes = []
     if alone := groups["groups_of_one_episode"]:
         notes.append(f"{alone} of {groups['groups']} groups have one usable episode to compare")

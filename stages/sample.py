@@ -21,8 +21,8 @@ class SampleStage:
 
     These parts set the part numbers of the whole iteration: part `k` of every later table, up to
     credit, holds the groups of part `k` here. Iteration `i` takes slice `i`, so a resumed run
-    sees the tasks of an unbroken one. A block that gets a `piece` of the iteration's tasks takes that
-    one of `pieces`. With `always_first` every iteration takes slice 0: the same
+    sees the tasks of an unbroken one. A block of an iteration takes its part of that slice, by `offset`.
+    With `always_first` every iteration takes slice 0: the same
     tasks each time, for an evaluation or to see whether a team can learn one group by heart.
     """
 
@@ -32,8 +32,8 @@ class SampleStage:
     tasks_per_iteration: int
     tasks_per_shard: int
     always_first: bool = False
-    piece: int = 0  # of the iteration's tasks: one of `pieces`, whose sizes differ by one at most
-    pieces: int = 1
+    offset: int = 0  # tasks of the iteration's slice that come before these
+    stride: int | None = None  # tasks from one iteration's slice to the next; None: tasks_per_iteration
     remarks: tuple[str, ...] = ()  # about the data, for every summary: rows that are not used
 
     name: str = "sample"
@@ -56,11 +56,9 @@ class SampleStage:
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
         count = self.tasks_per_iteration
-        start = 0 if self.always_first else context.iteration * count
+        stride = count if self.stride is None else self.stride
+        start = (0 if self.always_first else context.iteration * stride) + self.offset
         chosen = choose(self.tasks, self.split, self.seed, start, count)
-        begin, end = (count * k // self.pieces for k in (self.piece, self.piece + 1))
-        chosen = chosen.slice(begin, end - begin)
-        count = end - begin
         size = self.tasks_per_shard
         parts = [
             outputs["tasks"].write_part(k, chosen.slice(start, size))

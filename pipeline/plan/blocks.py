@@ -35,6 +35,7 @@ SCHEDULE: Final = "schedule"  # where a fingerprint says which schedule made a s
 BUILTIN_SCHEDULES: Final = {
     "simultaneous": "pipeline.plan.blocks:Simultaneous",
     "sequential": "pipeline.plan.blocks:Sequential",
+    "refill": "pipeline.plan.blocks:Refill",
 }
 
 ORDERS: Final = ("fixed", "random", "forward", "reverse")
@@ -48,13 +49,13 @@ Manifests = Mapping[str, Manifest]
 class Block:
     """One block: its number within the iteration, its stages in order, and what their results depend on.
 
-    `shared` names tables that the stages read of an earlier block, and the number of that block.
+    `shared` names tables that the stages read of earlier blocks, and the numbers of those blocks.
     """
 
     index: int
     stages: tuple[Stage, ...]
     fingerprints: Fingerprints
-    shared: Mapping[str, int] = field(default_factory=dict)
+    shared: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Schedule(Protocol):
@@ -125,7 +126,7 @@ class Sequential:
                 '[schedule] sequential trains one unit in a block, and [advantage] use = "gae" reads the '
                 'values of all models; use [advantage] use = "from_credit", or the simultaneous schedule'
             )
-        count = next(s.tasks_per_iteration for s in plan.stages if isinstance(s, SampleStage))
+        count = _tasks_of(plan)
         pieces = -(-len(units) // self._steps(len(units)))
         if count < pieces:
             raise UsageError(
@@ -140,18 +141,14 @@ class Sequential:
             return None
         played = index - index % steps  # the block whose plays this one trains on
         stages, fingerprints = only_models(plan.stages, plan.fingerprints, units[index])
-        shared: dict[str, int] = {}
-        if played != index:
-            written = {table for stage in stages[: _trains_from(stages)] for table in stage.outputs}
-            stages = stages[_trains_from(stages) :]
-            shared = {t: played for stage in stages for t in stage.inputs if t in written}
-        piece, pieces = played // steps, -(-len(units) // steps)
-        stages = tuple(
-            replace(s, piece=piece, pieces=pieces) if isinstance(s, SampleStage) else s for s in stages
-        )
         mark = {"use": "sequential", "order": ["+".join(unit) for unit in units], "rollouts_every": steps}
-        marked = {s.name: {**fingerprints[s.name], SCHEDULE: mark} for s in stages}
-        return Block(index, stages, marked, shared)
+        if played != index:
+            return _training_block(index, stages, fingerprints, mark, [played])
+        piece, pieces = played // steps, -(-len(units) // steps)
+        count = _tasks_of(plan)
+        begin, end = count * piece // pieces, count * (piece + 1) // pieces
+        stages = _sampling(stages, tasks_per_iteration=end - begin, offset=begin, stride=count)
+        return Block(index, stages, _marked(stages, fingerprints, mark))
 
     def units(self, plan: Plan, iteration: int) -> list[tuple[str, ...]]:
         """The units in the order in which this iteration updates them."""
@@ -204,6 +201,102 @@ class Sequential:
                     f"[schedule] order is {', '.join(names)}; it must name each model that is trained once: "
                     f"{', '.join(trained)}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """Tasks without signal are replaced: the team plays further tasks until enough of them teach something.
+
+    A block for each rollout, then one that trains all models on the plays of all of them. What counts is how
+    many tasks have an advantage that is not 0. An iteration in which none has one makes no update.
+    Source: dynamic sampling of DAPO, arXiv:2503.14476, section 3.2, with a budget.
+
+    Args:
+        rollouts: the most rollouts of an iteration, the first included.
+        tasks: with signal, to reach; without it, `data.tasks_per_iteration`.
+
+    Every iteration has a slice of its own of rollouts times `data.tasks_per_iteration` tasks to draw from, so
+    what an iteration plays does not depend on how many tasks earlier ones needed.
+    """
+
+    rollouts: int = 3
+    tasks: int | None = None
+
+    def check(self, plan: Plan) -> None:
+        if self.rollouts < 2:
+            raise UsageError(
+                f"[schedule] rollouts = {self.rollouts} leaves nothing to refill; use 2 or more, or use = "
+                '"simultaneous"'
+            )
+        if self.tasks is not None and not 1 <= self.tasks <= _tasks_of(plan) * self.rollouts:
+            raise UsageError(
+                f"[schedule] tasks = {self.tasks} can't be reached by {self.rollouts} rollouts of at most "
+                f"{_tasks_of(plan)} tasks; expected 1 to {_tasks_of(plan) * self.rollouts}"
+            )
+        if plan.resolved.credit.silent != "exclude" or plan.resolved.advantage.use != "from_credit":
+            raise UsageError(
+                "[schedule] refill replaces tasks whose advantages are all 0, so these must be left out of "
+                'updates: set credit.silent = "exclude", and [advantage] use = "from_credit"'
+            )
+
+    def next_block(self, plan: Plan, iteration: int, finished: Sequence[Manifests]) -> Block | None:
+        index, count = len(finished), _tasks_of(plan)
+        if finished and "partition" in finished[-1]:
+            return None
+        mark = {"use": "refill", "rollouts": self.rollouts, "tasks": self.tasks}
+        played = sum(int(block["sample"].metrics["tasks"]) for block in finished)
+        signal = sum(int(block["credit"].metrics["tasks_with_signal"]) for block in finished)
+        missing = (count if self.tasks is None else self.tasks) - signal
+        if index == self.rollouts or (index and missing <= 0):
+            if not signal:
+                return None
+            return _training_block(index, plan.stages, plan.fingerprints, mark, range(index))
+        # as many as are missing if the next ones teach as often as those so far, and at most a whole slice
+        wanted = count if not signal else min(count, -(-missing * played // signal))
+        stages = _sampling(
+            plan.stages[: _trains_from(plan.stages)],
+            tasks_per_iteration=wanted,
+            offset=played,
+            stride=count * self.rollouts,
+        )
+        return Block(index, stages, _marked(stages, plan.fingerprints, mark))
+
+
+def _tasks_of(plan: Plan) -> int:
+    return plan.resolved.data.tasks_per_iteration
+
+
+def _sampling(
+    stages: Sequence[Stage], *, tasks_per_iteration: int, offset: int, stride: int
+) -> tuple[Stage, ...]:
+    """The stages with another choice of tasks: see `SampleStage`."""
+    return tuple(
+        replace(s, tasks_per_iteration=tasks_per_iteration, offset=offset, stride=stride)
+        if isinstance(s, SampleStage)
+        else s
+        for s in stages
+    )
+
+
+def _marked(
+    stages: Sequence[Stage], fingerprints: Fingerprints, mark: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    return {stage.name: {**fingerprints[stage.name], SCHEDULE: dict(mark)} for stage in stages}
+
+
+def _training_block(
+    index: int,
+    stages: Sequence[Stage],
+    fingerprints: Fingerprints,
+    mark: Mapping[str, Any],
+    played: Sequence[int],
+) -> Block:
+    """The stages from the partition on, over the plays of earlier blocks."""
+    split = _trains_from(stages)
+    written = {table for stage in stages[:split] for table in stage.outputs}
+    training = tuple(stages[split:])
+    shared = {t: tuple(played) for stage in training for t in stage.inputs if t in written}
+    return Block(index, training, _marked(training, fingerprints, mark), shared)
 
 
 def _trains_from(stages: Sequence[Stage]) -> int:

@@ -23,7 +23,7 @@ from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
 from pipeline.settings.program import hint
 from pipeline.store.differences import differences, dump, plain
-from pipeline.store.finished import RESULT, Finished, joined
+from pipeline.store.finished import RESULT, Finished, joined, united
 from pipeline.store.manifest import package_versions
 from pipeline.store.updates import moved
 from pipeline.views.progress import Named
@@ -60,10 +60,19 @@ class Replayed:
         return self.done[index].own_tables
 
     def remade(self, stored: Finished) -> dict[str, TableRef]:
-        """The tables that a stored block shares with an earlier block, as the replay made them there."""
-        earlier = [done for (of, _), done in self.blocks.items() if of == stored.index]
-        made = {name: table for done in earlier for name, table in done.own_tables.items()}
-        return {name: made[name] for name in stored.shared & made.keys()}
+        """Tables that a stored block shares with earlier blocks, where the replay made any of them anew."""
+        of_run = {block.store.block: block.tables for block in self.plan.source.blocks(stored.index)}
+        shared = {t: numbers for m in stored.manifests.values() for t, numbers in m.shared.items()}
+        remade = {}
+        for table, numbers in shared.items():
+            anew = {
+                n: done.own_tables[table]
+                for n in numbers
+                if (done := self.blocks.get((stored.index, n))) and table in done.own_tables
+            }
+            if anew:
+                remade[table] = united([anew.get(n, of_run[n][table]) for n in numbers])
+        return remade
 
     @property
     def trained(self) -> bool | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.settings.names import slug
-from pipeline.store.finished import Finished, by_key, joined
+from pipeline.store.finished import Finished, by_key, joined, united
 from pipeline.store.manifest import check_part, input_hashes
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
@@ -31,17 +31,18 @@ class Source:
     def blocks(self, index: int) -> list[Finished]:
         """What is stored of each block of an iteration whose rollout is finished, in order.
 
-        A block without a rollout has the played tables of the one before.
+        A block that trains on plays of earlier blocks has their tables, too (`Finished.shared`).
         """
-        blocks: list[Finished] = []
+        blocks: dict[int, Finished] = {}
         for place in self.place(index).blocks():
             tables, manifests = place.tables()
-            if not manifests or ("turns" not in tables and not blocks):
+            shared = {table: numbers for m in manifests for table, numbers in m.shared.items()}
+            if not manifests or not ("turns" in tables or shared):
                 continue
-            if "turns" not in tables:
-                tables = {**blocks[-1].tables, **tables}
-            blocks.append(Finished(place, tables, by_key(manifests)))
-        return blocks
+            for table, numbers in shared.items():
+                tables[table] = united([blocks[number].tables[table] for number in numbers])
+            blocks[place.block] = Finished(place, tables, by_key(manifests))
+        return list(blocks.values())
 
     def stored(self, index: int) -> Finished:
         """What is stored of an iteration, all its blocks together."""

@@ -32,6 +32,7 @@ def run_stages(
     progress: Progress,
     fleet: Fleet | None = None,
     tables: Mapping[str, TableRef] | None = None,
+    shared: Mapping[str, Sequence[int]] | None = None,
     remedy: str = ANEW,
 ) -> Finished:
     """Run the stages in order over `place`; `tables` are those that are there from elsewhere.
@@ -39,6 +40,7 @@ def run_stages(
     Args:
         fingerprints: by stage name: what its result depends on beside its inputs.
         what: names the store in messages, e.g. "iteration 3 of run 'qa'".
+        shared: which of `tables` earlier blocks of the iteration wrote, and which blocks, for manifests.
         remedy: what to do where finished work was made with other settings.
 
     Raises:
@@ -57,7 +59,7 @@ def run_stages(
             resumed.append(manifest.key)
         else:
             _prepare_folder(stage, place, inputs, fingerprints[stage.name], what, remedy)
-            manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet)
+            manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet, shared)
         manifests[manifest.key] = manifest
         known |= place.refs(stage, manifest)
     return Finished(place, known, manifests, seconds=time.monotonic() - started, resumed=tuple(resumed))
@@ -90,13 +92,14 @@ def _execute(
     fingerprint: Mapping[str, Any],
     progress: Progress,
     fleet: Fleet | None,
+    shared: Mapping[str, Sequence[int]] | None,
 ) -> Manifest:
     started = time.monotonic()
     context = Context(place.index, progress, leased(stage, fleet), place.block)
     result = stage.run(inputs, place.sinks(stage), context)
     for account in result.accounts:
         account.check()
-    return place.commit(stage, result, fingerprint, inputs, time.monotonic() - started)
+    return place.commit(stage, result, fingerprint, inputs, time.monotonic() - started, shared)
 
 
 def _prepare_folder(

@@ -23,7 +23,7 @@ from pipeline.run.recorder import Recorder
 from pipeline.settings.program import hint
 from pipeline.store.differences import dump
 from pipeline.store.evaluated import Evaluated
-from pipeline.store.finished import MARK, Finished, joined
+from pipeline.store.finished import MARK, Finished, joined, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
@@ -84,7 +84,10 @@ class Runner:
 
     def _run_block(self, place: IterationStore, block: Block, before: Sequence[Finished]) -> Finished:
         of_block = f", block {place.block}" if place.block else ""
-        shared = {table: before[earlier].tables[table] for table, earlier in block.shared.items()}
+        shared = {
+            table: united([before[earlier].tables[table] for earlier in blocks])
+            for table, blocks in block.shared.items()
+        }
         check_chain(block.stages, {name: table.schema for name, table in shared.items()})
         return run_stages(
             block.stages,
@@ -94,6 +97,7 @@ class Runner:
             progress=self.progress,
             fleet=self.fleet,
             tables=carried_tables(self.run, place, block.stages) | shared,
+            shared=block.shared,
         )
 
     def _refuse_other_blocks(self, iteration: IterationStore, count: int) -> None:

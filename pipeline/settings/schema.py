@@ -251,8 +251,8 @@ class ScheduleSection(Section):
     """In which order the models of a team are updated, and on which plays."""
 
     use: str = "simultaneous"
-    """simultaneous, sequential (one model after another, on plays of the team as it is by then), or an import
-    path."""
+    """simultaneous, sequential (one model after another), refill (further tasks for those without signal), or
+    an import path."""
     options: dict[str, Any] = {}
     """Options of the schedule, such as order = ["reader", "answerer"] of sequential."""
 

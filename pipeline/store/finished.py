@@ -118,7 +118,7 @@ def joined(blocks: Sequence[Finished]) -> Finished:
     for name in dict.fromkeys(name for block in blocks for name in block.own_tables):
         refs = [block.own_tables[name] for block in blocks if _counts(block, first, name)]
         if refs:
-            tables[name] = refs[-1] if name in STATE_TABLES else _united(first.store, refs)
+            tables[name] = refs[-1] if name in STATE_TABLES else united(refs)
     return Finished(
         store=first.store,
         tables=tables,
@@ -150,7 +150,7 @@ def _counts(block: Finished, first: Finished, name: str) -> bool:
     return name not in ALIGNED_TABLES or not missing
 
 
-def _united(store: IterationStore, refs: Sequence[TableRef]) -> TableRef:
+def united(refs: Sequence[TableRef]) -> TableRef:
     """The parts of several blocks as one table.
 
     Raises:
@@ -161,7 +161,7 @@ def _united(store: IterationStore, refs: Sequence[TableRef]) -> TableRef:
         return first
     if len({ref.version for ref in refs}) > 1:
         raise UsageError(
-            f"{store.folder.url}: the blocks of this iteration have table {first.name!r} in schema versions "
+            f"{first.folder}: the blocks of this iteration have table {first.name!r} in schema versions "
             f"{', '.join(str(ref.version) for ref in refs)}; finish an iteration with the Cadre that began it"
         )
     folder = _common_folder([ref.folder for ref in refs])

@@ -36,6 +36,7 @@ class Manifest:
     seconds: float
     finished_at: float = 0.0
     block: int = 0  # of the iteration, from 0
+    shared: dict[str, list[int]] = field(default_factory=dict)  # inputs of earlier blocks, and of which
     schema_version: int = SCHEMA_VERSION
     packages: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # of the stage, within its block: where it was read from, not what it says
@@ -48,8 +49,9 @@ class Manifest:
     def to_json(self) -> str:
         values = asdict(self)
         del values["folder"]
-        if not self.block:
-            del values["block"]
+        for name in ("block", "shared"):
+            if not values[name]:  # so an iteration of one block has the manifests of before there were blocks
+                del values[name]
         return json.dumps(values, indent=1, sort_keys=True)
 
     @staticmethod

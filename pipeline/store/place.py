@@ -99,6 +99,7 @@ class IterationStore:
         fingerprint: Mapping[str, Any],
         inputs: Mapping[str, TableRef],
         seconds: float,
+        shared: Mapping[str, Sequence[int]] | None = None,
     ) -> Manifest:
         manifest = Manifest(
             stage=stage.name,
@@ -115,6 +116,7 @@ class IterationStore:
             finished_at=time.time(),
             packages=dict(package_versions()),
             folder=stage.folder,
+            shared={table: list(blocks) for table, blocks in (shared or {}).items() if table in inputs},
         )
         self.folder.write_text(f"{stage.folder}/manifest.json", manifest.to_json())
         return manifest

@@ -10,6 +10,7 @@ import pytest
 from pipeline.plan.assemble import Plan, assemble
 from pipeline.plan.blocks import SCHEDULE, Block
 from pipeline.settings.reading import parse_settings
+from pipeline.store.manifest import Manifest
 from stages.partition import PartitionStage
 from stages.sample import SampleStage
 from workflows.errors import UsageError
@@ -18,8 +19,12 @@ Settings = Callable[..., dict[str, Any]]
 MODELS = {"reader": "a", "decomposer": "b", "answerer": "c"}  # they speak b, a, c
 
 
-def plan(scripted: Settings, **options: Any) -> Plan:
-    raw = scripted(schedule={"use": "sequential", "options": options}, data={"tasks_per_iteration": 5})
+def plan(scripted: Settings, use: str = "sequential", **options: Any) -> Plan:
+    raw = scripted(
+        schedule={"use": use, "options": options},
+        data={"tasks_per_iteration": 5},
+        credit={"silent": "exclude" if use == "refill" else "keep"},
+    )
     team = raw["models"].pop("team")
     raw["models"] = {model: dict(team) for model in "abc"}
     raw["roles"] = {role: {"model": model} for role, model in MODELS.items()}
@@ -42,7 +47,8 @@ def trained(block: Block) -> list[str]:
 
 
 def slices(made: list[Block]) -> list[tuple[int, int]]:
-    return [(s.piece, s.pieces) for b in made for s in b.stages if isinstance(s, SampleStage)]
+    """Offset and number of the tasks of every rollout."""
+    return [(s.offset, s.tasks_per_iteration) for b in made for s in b.stages if isinstance(s, SampleStage)]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +83,10 @@ def test_a_random_order_is_another_in_every_iteration_and_the_same_again(scripte
 @pytest.mark.parametrize(
     ("options", "plays", "pieces"),
     [
-        ({"rollouts": "fresh"}, [0, 1, 2], [(0, 3), (1, 3), (2, 3)]),
-        ({"rollouts": "stale"}, [0, 0, 0], [(0, 1)]),
-        ({"rollouts": "every_k", "every": 2}, [0, 0, 2], [(0, 2), (1, 2)]),
-        ({"rollouts": "every_k", "every": 9}, [0, 0, 0], [(0, 1)]),
+        ({"rollouts": "fresh"}, [0, 1, 2], [(0, 1), (1, 2), (3, 2)]),
+        ({"rollouts": "stale"}, [0, 0, 0], [(0, 5)]),
+        ({"rollouts": "every_k", "every": 2}, [0, 0, 2], [(0, 2), (2, 3)]),
+        ({"rollouts": "every_k", "every": 9}, [0, 0, 0], [(0, 5)]),
     ],
 )
 def test_what_an_update_trains_on_was_played_at_the_newest_rollout(
@@ -94,7 +100,7 @@ def test_what_an_update_trains_on_was_played_at_the_newest_rollout(
             assert block.stages[0].name == "sample"
         else:
             assert block.stages[0].name == "partition"
-            assert block.shared == dict.fromkeys(("turns", "rewards", "credit"), played)
+            assert block.shared == dict.fromkeys(("turns", "rewards", "credit"), (played,))
         assert set(block.fingerprints) == {stage.name for stage in block.stages}
 
 
@@ -115,7 +121,7 @@ def test_slices_hold_every_task_of_the_iteration_once(scripted: Settings, tmp_pa
     one = plan(scripted)
     whole = ids(next(s for s in one.stages if isinstance(s, SampleStage)), "whole")
     samples = [next(s for s in block.stages if isinstance(s, SampleStage)) for block in blocks(one)]
-    parts = [ids(stage, f"block-{stage.piece}") for stage in samples]
+    parts = [ids(stage, f"block-{stage.offset}") for stage in samples]
     assert [task for part in parts for task in part] == whole
     assert [len(part) for part in parts] == [1, 2, 2]
 
@@ -136,3 +142,64 @@ def test_slices_hold_every_task_of_the_iteration_once(scripted: Settings, tmp_pa
 def test_options_that_can_not_work_are_refused(options: Any, words: str, scripted: Settings) -> None:
     with pytest.raises(UsageError, match=words):
         plan(scripted, **options)
+
+
+def played(tasks: int, signal: int) -> Any:
+    """The manifests of a finished rollout block."""
+    of_stage = {
+        "sample": {"tasks": tasks},
+        "rollout": {},
+        "reward": {},
+        "credit": {"tasks_usable": tasks, "tasks_with_signal": signal},
+    }
+    return {
+        name: Manifest(name, 0, {}, {}, {}, {}, [], {k: float(v) for k, v in metrics.items()}, [], 0.0)
+        for name, metrics in of_stage.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("finished", "expected"),
+    [
+        ([], (0, 5)),  # the whole slice first
+        ([(5, 5)], "train"),
+        ([(5, 4)], (5, 2)),  # one is missing, and four of five teach
+        ([(5, 1)], (5, 5)),  # at most a slice
+        ([(5, 0)], (5, 5)),
+        ([(5, 2), (5, 2)], (10, 3)),
+        ([(5, 4), (2, 1)], "train"),
+        ([(5, 0), (5, 0), (5, 1)], "train"),  # the budget is spent
+        ([(5, 0), (5, 0), (5, 0)], None),  # there is nothing to train on
+    ],
+)
+def test_refill_plays_on_until_enough_tasks_teach_something(
+    finished: list[tuple[int, int]], expected: Any, scripted: Settings
+) -> None:
+    one = plan(scripted, "refill")
+    block = one.schedule.next_block(one, 2, [played(*counts) for counts in finished])
+    if expected is None:
+        assert block is None
+    elif expected == "train":
+        assert block is not None
+        assert block.stages[0].name == "partition"
+        assert block.shared == dict.fromkeys(("turns", "rewards", "credit"), tuple(range(len(finished))))
+        assert trained(block) == ["a", "b", "c"]
+        done = [*(played(*counts) for counts in finished), {"partition": played(1, 1)["sample"]}]
+        assert one.schedule.next_block(one, 2, done) is None
+    else:
+        assert block is not None
+        (sample,) = (s for s in block.stages if isinstance(s, SampleStage))
+        assert (sample.offset, sample.tasks_per_iteration, sample.stride) == (*expected, 15)
+        assert [s.name for s in block.stages] == ["sample", "rollout", "reward", "credit"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"rollouts": 1}, "leaves nothing to refill"), ({"tasks": 16}, "expected 1 to 15")],
+)
+def test_a_refill_that_can_not_work_is_refused(options: Any, words: str, scripted: Settings) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(scripted, "refill", **options)
+    raw = scripted(schedule={"use": "refill"})
+    with pytest.raises(UsageError, match=r'credit\.silent = "exclude"'):
+        assemble(parse_settings(raw))

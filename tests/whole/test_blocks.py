@@ -223,6 +223,45 @@ def test_stale_updates_train_on_the_plays_of_the_first_block(whole: Whole, scrip
     assert not pl.DataFrame(after["credit"].read()).equals(first["credit"])
 
 
+def test_tasks_without_signal_are_replaced_by_further_ones(scripted: Settings) -> None:
+    """Where every third task teaches something, further tasks are played, and one update trains on all."""
+    raw = scripted(
+        run={"name": "refill"},
+        schedule={"use": "refill", "options": {"rollouts": 3}},
+        credit={"silent": "exclude"},
+        rewards=[{"use": "tests.support.small_teams:sometimes", "name": "sometimes"}],
+    )
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        stop_before(runner, "credit", 1)
+        with pytest.raises(_Halt):
+            runner.run_iteration()
+    run, (done, again) = play(raw, iterations=2)
+    raw["run"]["name"] = "unbroken"
+    unbroken, _ = play(raw, iterations=2)
+    tasks: list[str] = []
+    for index, finished in enumerate((done, again)):
+        *plays, training = of_blocks(run, index)
+        for one, other in zip(of_blocks(run, index), of_blocks(unbroken, index), strict=True):
+            same(one, other)
+        assert 2 <= len(plays) <= 3
+        tasks += [task for block in plays for task in block["tasks"]["task_id"]]
+        credit = pl.concat([block["credit"] for block in plays])
+        usable = set(credit.filter(pl.col("excluded").is_null())["episode_id"])
+        assert set(training["partition/team"]["episode_id"]) == usable
+        assert len({episode.partition("/")[0] for episode in usable}) > 1  # of several blocks
+        assert (training["partition/team"]["advantage"] != 0).any()
+        assert finished.metrics["model/team/version"] == index + 1
+        of_credit = next(a for a in finished.accounts if a.boundary == "rewards to credit")
+        assert of_credit.rows_in == finished.tables["turns"].rows == credit.height
+        assert sum(of_credit.excluded.values()) == credit["excluded"].is_not_null().sum()
+    assert len(set(tasks)) == len(tasks)  # no iteration takes another's
+    run.read_info()
+    plan_again = replay_plan(Source(run), overridden(run, []), label="again", again=True)
+    verified = replay(plan_again, [0, 1], Quiet()).verified
+    assert verified == sum(2 * (finished.blocks - 1) + 1 for finished in (done, again))
+
+
 def test_another_schedule_does_not_finish_what_this_one_began(scripted: Settings) -> None:
     raw = in_turn(scripted, run={"name": "other"})
     plan = assemble(parse_settings(raw))
