@@ -16,10 +16,12 @@ from stages.parts import map_parts
 from stages.players.actor import play_shard
 from stages.players.shards import Shard, num_failed, read_receipt
 from stages.tables.parquet import Part, TableRef, TableSink
+from stages.waiting import LIMITS, Overdue, answers
 from workflows.errors import RunFailed
 from workflows.trajectory import EPISODES, TASKS, TURNS
 
 POLL_SECONDS = 1.0
+PROGRESS_SECONDS = 30.0  # it is for people only, and no reason to fail
 CAUSES_SHOWN = 3
 
 
@@ -45,6 +47,7 @@ class RolloutStage:
     name: str = "rollout"
     folder: str = "rollout"
     lease: Lease = "engine"
+    stall_seconds: float = LIMITS.player_call_seconds  # in which a player gives no sign of life
     resumable: bool = True  # shards that have a receipt are kept after a kill
 
     @property
@@ -85,10 +88,11 @@ class RolloutStage:
         by_index = {s.index: s for s in shards}
         episodes_per_shard = max(s.tasks.parts[s.index].rows for s in shards) * self.group_size
         # one more than fills the engines, so that a shard's last slow episodes leave no idle slots
+        stall = self.stall_seconds
         at_once = min(8, -(-self.max_in_flight // episodes_per_shard) + 1)
 
         def play_one(index: int) -> dict[str, Any]:
-            return play_shard(players[index % len(players)], by_index[index])
+            return play_shard(players[index % len(players)], by_index[index], stall)
 
         return map_parts(play_one, sorted(by_index), num_cpus=0.01, retries=0, concurrency=at_once)
 
@@ -159,10 +163,11 @@ class _Ticker:
         self.seen = self._counts()
         self.thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self.stop.set()
-        self.thread.join()
-        self._advance()
+        self.thread.join(0.1 if error else None)  # one that asks a silent player must not hold up a stop
+        if not error:
+            self._advance()
         self.progress.finish()
 
     def _poll(self) -> None:
@@ -183,8 +188,9 @@ class _Ticker:
         if not self.players:
             return total
         try:
-            for counts in ray.get([p.progress.remote() for p in self.players], timeout=30):
+            asked = [p.progress.remote() for p in self.players]
+            for counts in answers(asked, "the players' progress", PROGRESS_SECONDS):
                 total.update(counts)
-        except ray.exceptions.RayError:
+        except (ray.exceptions.RayError, Overdue):
             return Counter(self.seen)  # a dead player is reported by the shard it was playing
         return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
@@ -88,25 +89,33 @@ def main() -> None:
 
 
 def _guarded() -> int:
-    from pipeline.run.signals import Stopped, stop_behind
+    from pipeline.run.signals import Stopped, end_children, stop_behind
+
+    try:
+        return _run_command()
+    except BaseException as error:
+        stopped = stop_behind(error)  # whatever it was wrapped in on its way
+        if stopped is None and isinstance(error, KeyboardInterrupt):
+            stopped = Stopped(signal.SIGINT)
+        if stopped is None:
+            raise
+        end_children()
+        return _fail(stopped, stopped.exit_code)
+
+
+def _run_command() -> int:
+    from pipeline.run.signals import stop_behind
 
     try:
         _check_arguments(sys.argv[1:])
         command_line()(prog_name=SCRIPT if started_as_script() else program())
-    except UsageError as error:
-        return _fail(error, 2)
     except CadreError as error:
-        return _fail(error, 1)
-    except Stopped as stopped:
-        return _fail(stopped, stopped.exit_code)
-    except SystemError as error:
-        stopped_in = stop_behind(error)
-        if stopped_in is None:
+        if stop_behind(error) is not None:
             raise
-        return _fail(stopped_in, stopped_in.exit_code)
-    except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on from the last finished stage", 130)
+        return _fail(error, 2 if isinstance(error, UsageError) else 1)
     except SystemExit as done:
+        if stop_behind(done) is not None:
+            raise
         return done.code if isinstance(done.code, int) else 1
     return 0
 

@@ -93,7 +93,7 @@ def assemble(settings: Settings) -> Plan:
         engine = engines[of_model.model.base_id]
         adapter = engine.adapters.get(of_model.model_id)
         trainers[of_model.model_id] = trainer_spec(
-            of_model, engine.checkpoint, adapter, by_model[of_model.model_id], run.seed
+            of_model, engine.checkpoint, adapter, by_model[of_model.model_id], resolved
         )
     player = player_spec(resolved)
     if resolved.tracking.uri != "none":
@@ -170,7 +170,12 @@ def _stages(
     )
     return [
         sample,
-        RolloutStage(rollout.group_size, rollout.max_in_flight, rollout.max_failed_share),
+        RolloutStage(
+            rollout.group_size,
+            rollout.max_in_flight,
+            rollout.max_failed_share,
+            stall_seconds=resolved.cluster.player_call_seconds,
+        ),
         *credited_stages(resolved, method),
         partition_stage(resolved),
         *update_stages(resolved.models, by_model),

@@ -67,7 +67,12 @@ def evaluation_plan(
             always_first=True,
             remarks=tuple(tasks.remarks),
         ),
-        RolloutStage(section.samples, rollout.max_in_flight, section.max_failed_share),
+        RolloutStage(
+            section.samples,
+            rollout.max_in_flight,
+            section.max_failed_share,
+            stall_seconds=resolved.cluster.player_call_seconds,
+        ),
         EvaluateStage(metrics),
     )
     return EvaluationPlan(

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.plan.assemble import Plan
 from pipeline.plan.memory import memory_problem, memory_report
+from pipeline.plan.resources import resource_problem
 from pipeline.store.differences import differences, plain
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
@@ -25,7 +26,8 @@ def overview(plan: Plan) -> dict[str, Any]:
     episodes = settings.data.tasks_per_iteration * settings.rollout.group_size
     memory = memory_report(plan)
     short = memory_problem(plan, settings.cluster.address)
-    problems = [p for p in (short, key_problem(plan), _run_problem(plan)) if p]
+    missing = resource_problem(plan, settings.cluster.address)
+    problems = [p for p in (short, missing, key_problem(plan), _run_problem(plan)) if p]
     return {
         "run": {"name": settings.run.name, "root": settings.run.root, "state": run_state(plan)},
         "workflow": {
@@ -76,7 +78,8 @@ def key_problem(plan: Plan) -> str | None:
 
 def start_problem(plan: Plan) -> str | None:
     """The first reason why nothing of this plan can start on this machine now."""
-    return memory_problem(plan, plan.resolved.cluster.address) or key_problem(plan)
+    address = plan.resolved.cluster.address
+    return resource_problem(plan, address) or memory_problem(plan, address) or key_problem(plan)
 
 
 def check_start(plan: Plan) -> None:

@@ -54,12 +54,12 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
         infos[plan.model_id] = describe_checkpoint(folder)
         adapter = adapter_of(plan.model, folder) if plan.model.adapter is not None else None
         algorithm = by_model[plan.model_id]
-        specs[plan.model_id] = trainer_spec(plan, folder, adapter, algorithm, resolved.run.seed)
+        specs[plan.model_id] = trainer_spec(plan, folder, adapter, algorithm, resolved)
     return Trainers(resolved, by_model, specs, infos)
 
 
 def trainer_spec(
-    plan: ModelPlan, folder: str, adapter: AdapterSpec | None, algorithm: Algorithm, seed: int
+    plan: ModelPlan, folder: str, adapter: AdapterSpec | None, algorithm: Algorithm, resolved: Resolved
 ) -> TrainerSpec:
     """What one model's trainer is made from; `folder` has its initial weights, or its adapter's base."""
     trainer = plan.section.trainer
@@ -74,7 +74,9 @@ def trainer_spec(
         schedule=algorithm.schedule,
         critic=algorithm.critic,
         reference=algorithm.reference,
-        seed=seed,
+        seed=resolved.run.seed,
+        init_timeout_seconds=resolved.cluster.trainer_start_seconds,
+        update_timeout_seconds=resolved.cluster.update_seconds,
     )
 
 

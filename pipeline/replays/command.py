@@ -96,16 +96,18 @@ def left_out(source: Source, span: str | None) -> list[str]:
 
 
 def _check_memory(plan: ReplayPlan, address: str) -> None:
-    """Refuse updates for which this machine has not the memory.
+    """Refuse updates for which this machine has not the memory or the GPUs.
 
     Raises:
-        UsageError: how much they need, and what is the largest part.
+        UsageError: how much they need, and what there is.
     """
     if plan.training is None:
         return
     from pipeline.plan.memory import memory_problem
+    from pipeline.plan.resources import resource_problem
 
-    if problem := memory_problem(plan.training.trainers, address):
+    trainers = plan.training.trainers
+    if problem := resource_problem(trainers, address) or memory_problem(trainers, address):
         raise UsageError(problem)
 
 
@@ -151,7 +153,7 @@ def ray_when_needed(
         if started or ray.is_initialized():
             return
         check()
-        start_ray(_address(cluster, changes), cluster.object_store_gib)
+        start_ray(_address(cluster, changes), cluster.object_store_gib, cluster.ray_start_seconds)
         started = True
         if signals:
             raise_on_stop_signals()  # starting Ray puts its own handlers in their place

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from typing import Any, Final
 
+from pipeline.plan.memory import Needs
+from pipeline.plan.resources import gpu_problem, gpus_asked
+from stages.waiting import Overdue, answer, came
 from workflows.errors import RunFailed
 
+_LATE: Final = "timed out during startup"  # as Ray says it
 _SLOT: Final = 0.25  # CPUs of the task that is tried
 
 
-def start_ray(address: str, object_store_gib: float) -> None:
+def start_ray(address: str, object_store_gib: float, start_seconds: float = 120.0) -> None:
     """Join or start a Ray cluster, quietly. A local one is private to this process.
 
     Raises:
-        RunFailed: no task could be started, naming what the cluster says it has; Ray is left then.
+        RunFailed: Ray did not start, or started no task, naming what the cluster says it has; Ray is left
+            then.
     """
     import ray
 
@@ -26,16 +32,50 @@ def start_ray(address: str, object_store_gib: float) -> None:
         # for workers: each has a core, and more threads than that cost a third of a credit stage's time
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
         options |= {"include_dashboard": False, "object_store_memory": int(object_store_gib * 2**30)}
-    ray.init(address=address, **options)
+    _initialise(address, options, start_seconds)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs each stage; failures come back to us
     try:
-        check_free_slot()
+        check_free_slot(slow=start_seconds)
     except RunFailed:
         ray.shutdown()
         raise
+
+
+def _initialise(address: str, options: dict[str, Any], seconds: float) -> None:
+    """`ray.init`, tried anew where a busy machine made a local Ray miss its own limit of half a minute.
+
+    Raises:
+        RunFailed: Ray did not start, or there is no cluster at the address.
+    """
+    import psutil
+    import ray
+
+    began = time.monotonic()
+    while True:
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            ray.init(address=address, **options)
+            return
+        except Exception as error:
+            why = next((line for line in reversed(str(error).splitlines()) if line.strip()), repr(error))
+            ray.shutdown()
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            if address == "local" and _LATE in str(error) and time.monotonic() - began < seconds:
+                continue
+            where = "here" if address == "local" else f"at {address!r}"
+            raise RunFailed(
+                f"Ray did not start {where}: {type(error).__name__}: {why.strip()}; "
+                + (
+                    "raise cluster.ray_start_seconds if the machine is only busy"
+                    if address == "local"
+                    else 'start the cluster, or set cluster.address to that of one that runs, or to "local"'
+                )
+            ) from None
 
 
 def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
@@ -51,8 +91,8 @@ def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
     import ray
 
     probe = ray.remote(num_cpus=_SLOT)(_ping).remote()
-    began, waited = time.monotonic(), held
-    while not ray.wait([probe], timeout=waited)[0]:
+    began, waited = time.monotonic(), min(held, slow)
+    while not came(probe, waited):
         free = ray.available_resources()
         waited = slow - (time.monotonic() - began)
         if waited > 0 and free.get("CPU", 0) >= _SLOT:
@@ -60,9 +100,25 @@ def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
         ray.cancel(probe, force=True)
         raise RunFailed(
             f"the Ray cluster started no task within {time.monotonic() - began:.0f} s; it has "
-            f"{ray.cluster_resources()} and free are {free}; end what holds its CPUs, or use another "
-            "cluster.address"
+            f"{ray.cluster_resources()} and free are {free}; end what holds its CPUs, use another "
+            "cluster.address, or raise cluster.ray_start_seconds"
         )
+
+
+def check_gpus(plan: Needs) -> None:
+    """Refuse a plan whose processes no node of the Ray cluster has GPUs for.
+
+    Raises:
+        RunFailed: naming the setting, what is asked for in all, and what each node has.
+    """
+    import ray
+
+    asks = gpus_asked(plan)
+    if not asks:
+        return
+    nodes = {n["NodeManagerHostname"]: int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]}
+    if problem := gpu_problem(asks, nodes):
+        raise RunFailed(problem)
 
 
 def check_workers_read(url: str, seconds: float = 60.0) -> None:
@@ -80,9 +136,11 @@ def check_workers_read(url: str, seconds: float = 60.0) -> None:
         host: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(url)
         for node, host in nodes.items()
     }
-    for host, answer in asked.items():
+    for host, asked_of in asked.items():
         try:
-            problem = ray.get(answer, timeout=seconds)
+            problem = answer(asked_of, f"reading {url} on node {host}", seconds)
+        except Overdue as error:
+            problem = str(error)
         except ray.exceptions.RayError as error:
             problem = f"its worker gave no answer: {str(error).strip().splitlines()[-1]}"
         if problem:

@@ -17,6 +17,7 @@ from stages.engines.base import EngineSpec, Weights
 from stages.players.actor import PlayerSpec, start_player
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
+from stages.waiting import LIMITS, Limits, Overdue, answer, answers
 from workflows.engine import AnyEngine
 from workflows.errors import RunFailed
 from workflows.models import ModelMap
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Actor = Any  # a handle of a Ray actor, whose methods Ray makes when it runs
 
+_CALLS: Final = {"reload": "new weights for", "sleep": "the sleep of", "wake": "the waking of"}
 MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
 
@@ -56,6 +58,7 @@ class Fleet:
     version_of: Callable[[str], int]
     redo: Callable[[str, int], Sequence[Mapping[str, Any]]]
     progress: Progress = field(default_factory=Quiet)
+    limits: Limits = LIMITS
     _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
     _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
     _trainers: dict[str, TrainerGroup] = field(default_factory=dict)  # by model id
@@ -69,7 +72,9 @@ class Fleet:
         self._wake()
         if purpose not in self._players:
             spec = self.player_specs[purpose]
-            self._players[purpose] = [start_player(spec, self._clients) for _ in range(self.num_players)]
+            self._players[purpose] = [
+                start_player(spec, self._clients, limits=self.limits) for _ in range(self.num_players)
+            ]
         return self._players[purpose]
 
     def lend(self, purpose: str) -> Lent:
@@ -99,28 +104,32 @@ class Fleet:
 
     def weights_changed(self, weights: Weights) -> None:
         """Put new weights into the engine that serves them, if it is up; it starts with them if not."""
-        import ray
-
         base_id = self._base_of(weights.model_id)
         if base_id not in self._engines:
             return
         self._wake()
-        ray.get(self._engines[base_id].reload.remote(weights))
+        self._call_engines("reload", {base_id: self._engines[base_id]}, weights)
         self._clients[weights.model_id].policy_version = weights.version
         versions = {weights.model_id: weights.version}
         players = [p for some in self._players.values() for p in some]
-        ray.get([p.set_versions.remote(versions) for p in players])
+        answers(
+            [p.set_versions.remote(versions) for p in players],
+            "telling the players of new weights",
+            self.limits.player_call_seconds,
+            setting="cluster.player_call_seconds",
+        )
 
     def peak_memory(self) -> dict[str, int]:
         """The most bytes of main memory that each engine and the trainers on each base have had resident, by
         `engine/<base>` and `trainer/<base>`; without those that are not up or give no answer."""
         import ray
 
-        answers = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
+        questions = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
         peaks: dict[str, int] = {}
-        for name, answer in answers.items():
-            with contextlib.suppress(ray.exceptions.RayError):  # a number for people is no reason to fail
-                peaks[name] = ray.get(answer, timeout=MEMORY_SECONDS)
+        for name, asked in questions.items():
+            # a number for people is no reason to fail
+            with contextlib.suppress(ray.exceptions.RayError, Overdue):
+                peaks[name] = answer(asked, name, MEMORY_SECONDS)
         for model_id, group in self._trainers.items():
             name = f"trainer/{self._base_of(model_id)}"  # adapters on one base share its processes
             if name not in peaks:
@@ -154,7 +163,8 @@ class Fleet:
         self.progress.start("start engines", len(missing), "engine")
         handles = {b: start_engine(self.engine_specs[b], wait=False) for b in missing}
         self._engines.update(handles)  # before the wait: a failed start is released like the rest
-        described = dict(zip(missing, wait_ready(list(handles.values())), strict=True))
+        up = wait_ready(list(handles.values()), self.limits.engine_start_seconds, missing)
+        described = dict(zip(missing, up, strict=True))
         self.progress.advance(len(missing))
         self.progress.finish()
         for model in self.models.models.values():
@@ -172,20 +182,41 @@ class Fleet:
                 description=described[base_id],
                 trainable=model.trainable,
             )
-            self._bring_up(model.model_id, self._engines[base_id])
+            self._bring_up(model.model_id, base_id)
             client.policy_version = self.version_of(model.model_id)
             self._clients[model.model_id] = client
 
-    def _bring_up(self, model_id: str, engine: Actor) -> None:
+    def _bring_up(self, model_id: str, base_id: str) -> None:
         """Give an engine, which starts with initial weights, the newest of one of its models."""
-        import ray
-
         version = self.version_of(model_id)
         if version == 0:
             return
         uri = self.checkpoint_uri(model_id, version)
         announced = read_manifest(uri)["hash"]
-        ray.get(engine.reload.remote(Weights(model_id, f"{uri}/weights", version, announced)))
+        weights = Weights(model_id, f"{uri}/weights", version, announced)
+        self._call_engines("reload", {base_id: self._engines[base_id]}, weights)
+
+    def _call_engines(self, method: str, engines: Mapping[str, Actor], *arguments: Any) -> None:
+        """Call a method of engines, by base id, and wait for all of them.
+
+        Raises:
+            CadreError: as the engine failed, or was not done in time, with its name.
+        """
+        import ray
+
+        from stages.engines.start import failed_call
+
+        which = ", ".join(map(repr, engines))
+        what = f"{_CALLS[method]} engine{'s' if len(engines) > 1 else ''} {which}"
+        try:
+            answers(
+                [getattr(e, method).remote(*arguments) for e in engines.values()],
+                what,
+                self.limits.engine_call_seconds,
+                setting="cluster.engine_call_seconds",
+            )
+        except ray.exceptions.RayError as error:
+            raise failed_call(error, f"engine {which}") from None
 
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
         if version > 0 and version not in self.checkpoints.weights_versions(model_id):
@@ -225,17 +256,13 @@ class Fleet:
         return group
 
     def _sleep(self) -> None:
-        import ray
-
         if not self._asleep and self._engines:
-            ray.get([e.sleep.remote() for e in self._engines.values()])
+            self._call_engines("sleep", self._engines)
             self._asleep = True
 
     def _wake(self) -> None:
-        import ray
-
         if self._asleep:
-            ray.get([e.wake.remote() for e in self._engines.values()])
+            self._call_engines("wake", self._engines)
             self._asleep = False
 
 

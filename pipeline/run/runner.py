@@ -53,6 +53,7 @@ class Runner:
             version_of=self.version_of,
             redo=self.stored_updates,
             progress=progress,
+            limits=settings.cluster.limits,
         )
 
     def next_index(self) -> int:

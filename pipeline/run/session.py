@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pipeline.plan.assemble import Plan
 from pipeline.plan.parameters import parameters_of
-from pipeline.run.cluster import check_workers_read, start_ray
+from pipeline.run.cluster import check_gpus, check_workers_read, start_ray
 from pipeline.run.runner import Runner
 from pipeline.run.signals import raise_on_stop_signals
 from pipeline.run.tracker import open_tracker
@@ -40,9 +40,11 @@ def session(plan: Plan, progress: Progress | None = None, *, signals: bool = Tru
         started_here = not ray.is_initialized()
         try:
             if started_here:
-                start_ray(settings.cluster.address, settings.cluster.object_store_gib)
+                cluster = settings.cluster
+                start_ray(cluster.address, cluster.object_store_gib, cluster.ray_start_seconds)
                 if signals:
                     raise_on_stop_signals()  # again: starting Ray puts its own handlers in their place
+            check_gpus(plan)
             if settings.cluster.address != "local" or not run.folder.is_local:
                 check_workers_read(f"{run.folder.url}/run.json")
             runner = Runner(plan, run, tracker, progress or RichProgress())

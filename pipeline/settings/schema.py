@@ -19,6 +19,7 @@ from pipeline.settings.training import (
     PpoSection,
     TrainerSection,
 )
+from stages.waiting import Limits
 
 
 class RunSection(Section):
@@ -277,10 +278,46 @@ class SandboxSection(Section):
 
 
 class ClusterSection(Section):
+    later = frozenset(
+        {
+            "ray_start_seconds",
+            "engine_start_seconds",
+            "engine_call_seconds",
+            "player_start_seconds",
+            "player_call_seconds",
+            "trainer_start_seconds",
+            "update_seconds",
+        }
+    )
+
     address: str = "local"
     """local, or the address of a running Ray cluster."""
     object_store_gib: Annotated[float, Field(gt=0)] = 1.0
     """Memory of Ray's object store."""
+    ray_start_seconds: Seconds = 120
+    """Most time until Ray has started its first task."""
+    engine_start_seconds: Seconds = 600
+    """Most time until all engines are up."""
+    engine_call_seconds: Seconds = 600
+    """Most time for an engine to take new weights, to sleep or to wake."""
+    player_start_seconds: Seconds = 600
+    """Most time until a player has its workflow and tools, indexes of a corpus included."""
+    player_call_seconds: Seconds = 300
+    """Most time for which a player may give no sign of life."""
+    trainer_start_seconds: Seconds = 300
+    """Most time until all ranks of a trainer are up."""
+    update_seconds: Seconds = 3600
+    """Most time of one update, of one score pass or of writing one checkpoint."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of waits for engines and players."""
+        return Limits(
+            self.engine_start_seconds,
+            self.player_start_seconds,
+            self.engine_call_seconds,
+            self.player_call_seconds,
+        )
 
 
 class Settings(Section):

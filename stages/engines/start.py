@@ -14,8 +14,9 @@ from stages.engines.client import EngineClient, from_ray
 from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
+from stages.waiting import LIMITS, answers
 from workflows.engine import Completion, Sampling
-from workflows.errors import CadreError, RunFailed, UsageError
+from workflows.errors import CadreError, InfraError, RunFailed
 
 
 class EngineActor:
@@ -90,7 +91,11 @@ class EngineActor:
 
 
 def start_engine(
-    spec: EngineSpec, name: str | None = None, *, wait: bool = True, timeout_seconds: float = 600
+    spec: EngineSpec,
+    name: str | None = None,
+    *,
+    wait: bool = True,
+    timeout_seconds: float = LIMITS.engine_start_seconds,
 ) -> Any:
     """Start an engine in a Ray actor of its own and return the handle.
 
@@ -118,27 +123,52 @@ def start_engine(
     return handle
 
 
-def wait_ready(handles: Sequence[Any], timeout_seconds: float = 600) -> list[dict[str, Any]]:
-    """Wait until all engines are up; their descriptions, in order. When one fails, all are ended.
+def wait_ready(
+    handles: Sequence[Any],
+    timeout_seconds: float = LIMITS.engine_start_seconds,
+    names: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Wait until all engines are up; their descriptions, in order. When the wait fails or is stopped, all
+    are ended.
+
+    Args:
+        handles: from `start_engine`.
+        timeout_seconds: for all of them together.
+        names: of the engines, for messages.
 
     Raises:
         UsageError: an engine's spec can't work.
         RunFailed: an engine failed to start or was not up in time.
     """
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
+    from ray.exceptions import RayError
 
+    what = (
+        f"the start of {'engine' if len(handles) == 1 else 'engines'} {', '.join(map(repr, names))}".strip()
+    )
     try:
-        return list(ray.get([handle.ready.remote() for handle in handles], timeout=timeout_seconds))
-    except GetTimeoutError:
-        failure: CadreError = RunFailed(f"an engine was not up after {timeout_seconds:.0f} s")
+        starting = [handle.ready.remote() for handle in handles]
+        return answers(starting, what, timeout_seconds, setting="cluster.engine_start_seconds")
     except RayError as error:
-        failure = from_ray(error, "an engine that was starting")
-        if not isinstance(failure, UsageError | RunFailed):
-            failure = RunFailed(str(failure))
+        end_by_force(handles)
+        raise failed_call(error, "an engine that was starting") from None
+    except BaseException:
+        end_by_force(handles)
+        raise
+
+
+def failed_call(error: Exception, who: str) -> CadreError:
+    """A call of an engine that Ray says has failed, as one of our errors that end a run."""
+    failure = from_ray(error, who)
+    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure
+
+
+def end_by_force(handles: Sequence[Any]) -> None:
+    """Kill engine actors. One that Ray does not know any more is dead."""
+    import ray
+
     for handle in handles:
-        ray.kill(handle)
-    raise failure
+        with contextlib.suppress(ValueError):
+            ray.kill(handle)
 
 
 def stop_engine(handle: Any, timeout_seconds: float = 30) -> None:
@@ -160,8 +190,7 @@ def stop_engines(handles: Sequence[Any], timeout_seconds: float = 30) -> None:
         with contextlib.suppress(RayError):  # dead: Ray says so, and the end by force changes nothing
             ray.wait([h.close.remote() for h in handles], num_returns=len(handles), timeout=timeout_seconds)
     finally:
-        for handle in handles:
-            ray.kill(handle)
+        end_by_force(handles)
 
 
 def connect(

@@ -17,6 +17,7 @@ from stages.engines.client import from_ray
 from stages.players.shards import Kept, Shard, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
+from stages.waiting import LIMITS, Limits, Overdue, answer
 from workflows.engine import AnyEngine, EngineHooks
 from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
 from workflows.hooks import hooks_of
@@ -29,7 +30,7 @@ from workflows.roles import RoleSettings
 from workflows.trajectory import EPISODES, TURNS, rows_to_table
 from workflows.vocabulary import Status
 
-STALL_SECONDS: Final = 300.0
+LOOK_SECONDS: Final = 30.0  # a player that is busy is asked so often whether it lives
 _CAUSE_CHARACTERS: Final = 400
 _NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 
@@ -173,7 +174,9 @@ def _sorted(table: pa.Table) -> pa.Table:
     return table.sort_by([(k, "ascending") for k in keys])
 
 
-def start_player(spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str | None = None) -> Any:
+def start_player(
+    spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str | None = None, limits: Limits = LIMITS
+) -> Any:
     """A started player actor. It holds no CPU in Ray's books: engines do the work it waits for.
 
     Raises:
@@ -187,14 +190,24 @@ def start_player(spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str |
         name=name, num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=1024, runtime_env=threads
     ).remote(spec, dict(engines))
     try:
-        ray.get(handle.start.remote())
+        answer(
+            handle.start.remote(),
+            f"the start of a player of workflow {spec.use!r} with its tools",
+            limits.player_start_seconds,
+            setting="cluster.player_start_seconds",
+        )
     except ray.exceptions.RayError as error:
         ray.kill(handle)
         raise _told(error, "the player") from None
+    except BaseException:
+        ray.kill(handle)
+        raise
     return handle
 
 
-def play_shard(player: Any, shard: Shard, stall_seconds: float = STALL_SECONDS) -> dict[str, Any]:
+def play_shard(
+    player: Any, shard: Shard, stall_seconds: float = LIMITS.player_call_seconds
+) -> dict[str, Any]:
     """Let a player actor play a shard; its receipt.
 
     Raises:
@@ -205,13 +218,14 @@ def play_shard(player: Any, shard: Shard, stall_seconds: float = STALL_SECONDS) 
 
     work = player.play_shard.remote(shard)
     try:
-        while not ray.wait([work], timeout=stall_seconds)[0]:
-            ray.get(player.progress.remote(), timeout=stall_seconds)
+        while not ray.wait([work], timeout=min(stall_seconds, LOOK_SECONDS))[0]:
+            answer(player.progress.remote(), "a sign of life", stall_seconds)
         receipt: dict[str, Any] = ray.get(work)
-    except ray.exceptions.GetTimeoutError:
+    except Overdue:
         raise RunFailed(
-            f"the player of shard {shard.index} has not answered for {stall_seconds:g} s: a parser, a "
-            "condition or another plain function of the workflow does not return"
+            f"the player of shard {shard.index} has not answered for {stall_seconds:g} s "
+            "(cluster.player_call_seconds): a parser, a condition or another plain function of the workflow "
+            "does not return"
         ) from None
     except ray.exceptions.RayError as error:
         failure = _told(error, f"the player of shard {shard.index}")

@@ -90,6 +90,7 @@ def commit(uri: str, spec: TrainerSpec, receipts: Sequence[dict[str, Any]]) -> W
         "zero_stage": spec.zero_stage,
         "precision": spec.precision,
         "critic": spec.critic.kind if spec.critic else None,
+        "critic_checkpoint": spec.critic.checkpoint if spec.critic else None,
         "adapter": _plain(spec.adapter),
         "last_report": first["last_report"],
         "files": [file for receipt in receipts for file in receipt["files"]],
@@ -163,6 +164,8 @@ def foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | 
         "critic": spec.critic.kind if spec.critic else None,
         "adapter": _plain(spec.adapter),
     }
+    if "critic_checkpoint" in manifest:  # checkpoints that an older version wrote do not say
+        expected["critic_checkpoint"] = spec.critic.checkpoint if spec.critic else None
     for name, want in expected.items():
         if manifest.get(name) != want:
             return (

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stages.engines.base import Weights
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
+from stages.waiting import Overdue, answers
 from workflows.errors import CadreError, RunFailed
 
 Progress = Callable[[int, int], None]  # rows and tokens since the last call
-WATCH_SECONDS = 1.0
+PROGRESS_SECONDS = 300.0  # a rank answers beside its work: one that does not is gone
 
 
 class TrainerGroup:
@@ -195,12 +196,13 @@ class TrainerGroup:
 
     def _watch(self, on_progress: Progress) -> Callable[[], None]:
         """A function that tells `on_progress` what was trained since it was called last."""
-        import ray
-
         seen = (0, 0)
 
         def so_far() -> tuple[int, int]:
-            counts = ray.get([a.progress.remote(self.spec.model_id) for a in self._actors])
+            asked = [a.progress.remote(self.spec.model_id) for a in self._actors]
+            counts = answers(
+                asked, f"the progress of the trainer of model {self.spec.model_id!r}", PROGRESS_SECONDS
+            )
             return sum(rows for rows, _ in counts), sum(tokens for _, tokens in counts)
 
         def tell() -> None:
@@ -217,35 +219,40 @@ class TrainerGroup:
         if not self._actors:
             raise RunFailed(f"trainer of model {self.spec.model_id!r} is closed; can't {what}")
         deadline = time.monotonic() + self.spec.update_timeout_seconds
-        tell = self._watch(watch) if watch else None
-        refs = [a.call.remote(self.spec.model_id, method, *arguments) for a in self._actors]
-        results = self._gather(what, refs, deadline, tell)
-        if tell:
-            tell()
+        with self._ending_on_failure(what):
+            tell = self._watch(watch) if watch else None
+            refs = [a.call.remote(self.spec.model_id, method, *arguments) for a in self._actors]
+            results = self._gather(what, refs, deadline, tell, "cluster.update_seconds")
+            if tell:
+                tell()
         return results
 
     def _gather(
-        self, what: str, refs: list[Any], deadline: float, watch: Callable[[], None] | None = None
+        self,
+        what: str,
+        refs: list[Any],
+        deadline: float,
+        watch: Callable[[], None] | None = None,
+        setting: str = "cluster.trainer_start_seconds",
     ) -> list[Any]:
         """Results of all ranks; the first failure or a passed deadline ends the whole group."""
+        called = f"trainer of model {self.spec.model_id!r}: {what}"
+        with self._ending_on_failure(what):
+            try:
+                return answers(
+                    refs, called, max(0.0, deadline - time.monotonic()), setting=setting, tick=watch
+                )
+            except Overdue as late:
+                ranks = ", ".join(map(str, late.unfinished))
+                raise RunFailed(f"{late}; rank {ranks} of {self.spec.ranks} gave no answer") from None
+
+    @contextlib.contextmanager
+    def _ending_on_failure(self, what: str) -> Iterator[None]:
+        """Whatever fails inside ends the group; a rank's death or its own fault comes as one message."""
         import ray
 
-        waiting = list(refs)
         try:
-            while waiting:
-                left = max(0.0, deadline - time.monotonic())
-                done, waiting = ray.wait(waiting, timeout=min(left, WATCH_SECONDS) if watch else left)
-                if watch and not done and time.monotonic() < deadline:
-                    watch()
-                    continue
-                if not done:
-                    ranks = [refs.index(r) for r in waiting]
-                    raise RunFailed(
-                        f"trainer of model {self.spec.model_id!r}: {what} did not finish in time; "
-                        f"rank {', '.join(map(str, ranks))} of {self.spec.ranks} gave no answer"
-                    )
-                ray.get(done)
-            return [ray.get(r) for r in refs]
+            yield
         except ray.exceptions.RayError as error:
             self.close()
             raise _plain(error, self.spec, what) from None

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stages.training.network.deepspeed import Network
+from stages.training.network.deepspeed import Network, set_adamw
 from stages.training.network.packing import MicroBatch
 from stages.training.network.policy import Trunk, load_network
 from stages.training.spec import TrainerSpec
+
+_LAYER_DECAY: Final = 0.0  # of the layer: it starts at zero, and values have a scale of their own
 
 
 class Critic:
@@ -37,8 +39,9 @@ class Critic:
             lr=self.spec.learning_rate,
             betas=spec.betas,
             eps=spec.eps,
-            weight_decay=0.0,
+            weight_decay=_LAYER_DECAY,
         )
+        self._trainer = spec
         self._ranks, self._clip, self._share = spec.ranks, spec.gradient_clip, spec.schedule.share
 
     def values(self, batch: MicroBatch, hidden: Tensor, *, train: bool = False) -> Tensor:
@@ -63,8 +66,7 @@ class Critic:
                 torch.nn.utils.clip_grads_with_norm_(
                     self.layer.parameters(), self._clip, torch.tensor(layer_norm)
                 )
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+            set_adamw(self.optimizer, self._trainer, rate, _LAYER_DECAY)
             self.optimizer.step()
         self.optimizer.zero_grad()
         return math.hypot(layer_norm, norm)

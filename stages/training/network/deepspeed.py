@@ -18,6 +18,7 @@ class Network:
 
     def __init__(self, spec: TrainerSpec, module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
         self.module = module
+        self._spec = spec
         self.engine = _initialise(spec, module, list(parameters))
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -29,10 +30,14 @@ class Network:
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> float:
-        """Clip and step; the gradient norm from before clipping, inf or NaN where no step was made."""
+        """Clip and step; the gradient norm from before clipping, inf or NaN where no step was made.
+
+        The optimizer steps with the settings of now: a loaded state has brought those that it was saved with.
+        """
         engine = self.engine
-        for group in engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_adamw(engine.optimizer, self._spec, learning_rate, self._spec.weight_decay)
+        if hasattr(engine.optimizer, "clip_grad"):
+            engine.optimizer.clip_grad = self._spec.gradient_clip
         if not hasattr(engine.optimizer, "overflow"):  # plain fp32 is left to torch, and keeps no norm
             gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
             norm = float(torch.nn.utils.get_total_norm(gradients))
@@ -47,6 +52,12 @@ class Network:
 
     def close(self) -> None:
         self.engine.destroy()
+
+
+def set_adamw(optimizer: Any, spec: TrainerSpec, learning_rate: float, weight_decay: float) -> None:
+    """Put the settings of a spec into all groups of an AdamW."""
+    for group in optimizer.param_groups:
+        group.update(lr=learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=weight_decay)
 
 
 def _initialise(spec: TrainerSpec, module: nn.Module, parameters: list[nn.Parameter]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from stages.training.network import attention
+from stages.training.network import attention, chance
 from stages.training.network.attention import UnsupportedAttention
 from stages.training.network.layout import layout_of
 from stages.training.network.logprobs import token_logprobs
@@ -102,7 +102,8 @@ def load_network(
 ) -> Loaded:
     """A causal LM (or, without `head`, its trunk) in the compute precision.
 
-    Dropout is off: the logprobs of the sampler, of before the step and of the step must be of one policy.
+    Chance is off (`stages.training.network.chance`): the logprobs of the sampler, of before the step and of
+    the step must be of one policy.
 
     Args:
         packed: whether it will run over packed rows (`stages.training.network.attention`).
@@ -117,24 +118,34 @@ def load_network(
     compute = torch.bfloat16 if precision == "bf16" else torch.float32
     try:
         config = AutoConfig.from_pretrained(checkpoint)
-        for name in list(vars(config)):
-            if name.endswith(("dropout", "pdrop", "drop_rate")) and isinstance(getattr(config, name), float):
-                setattr(config, name, 0.0)
+        chance.switch_off(config)
         stored = config.dtype or torch.float32
         model = (AutoModelForCausalLM if head else AutoModel).from_pretrained(
             checkpoint, config=config, dtype=compute, attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"can't train the model at {checkpoint!r}: {error}") from error
-    window = _use_packed_attention(model, checkpoint) if packed else None
-    model.train()
+    model.eval()
     if activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        _checkpoint_activations(model, checkpoint)
+    chance.check_none(model, checkpoint, _trial(_vocabulary(model), 0))
+    window = _use_packed_attention(model, checkpoint) if packed else None
     if compile:
         for module in model.modules():
             if type(module).__name__.endswith(("RMSNorm", "LayerNorm", "MLP")):
                 module.compile(dynamic=True)
     return Loaded(model, stored, window)
+
+
+def _checkpoint_activations(model: Any, checkpoint: str) -> None:
+    try:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except ValueError as error:
+        raise UsageError(
+            f"the model at {checkpoint!r} can't compute activations twice: {error}; "
+            "set activation_checkpointing = false in its trainer settings"
+        ) from error
+    chance.train_checkpointed(model)
 
 
 def _use_packed_attention(model: Any, checkpoint: str) -> int | None:
@@ -145,8 +156,7 @@ def _use_packed_attention(model: Any, checkpoint: str) -> int | None:
     Raises:
         UsageError: the architecture mixes tokens in other ways than attention, or asks more of it.
     """
-    size = int(model.config.get_text_config().vocab_size)
-    trials = [_trial(size, number) for number in range(TRIALS)]
+    trials = [_trial(_vocabulary(model), number) for number in range(TRIALS)]
     calls: list[int | None] = []
     try:
         with torch.no_grad():
@@ -167,6 +177,10 @@ def _use_packed_attention(model: Any, checkpoint: str) -> int | None:
     if not min(gaps) < (0.05 if model.dtype == torch.bfloat16 else 1e-4):
         raise _no_packing(checkpoint, f"its states differ by {min(gaps):.1e} when rows stand side by side")
     return min((window for window in calls if window is not None), default=None)
+
+
+def _vocabulary(model: Any) -> int:
+    return int(model.config.get_text_config().vocab_size)
 
 
 def _trial(vocab_size: int, number: int) -> tuple[list[int], list[list[int]]]:
