@@ -100,13 +100,16 @@ def test_no_signal_makes_no_step_and_a_second_delivery_trains_nothing(start, tmp
     assert (report.version_after, report.excluded, report.num_rows) == (0, {"no signal": 6}, 0)
     assert same(weights(worker), before)
     assert not worker.unit.engine.optimizer.optimizer.state  # no moments were made, let alone moved
-    done = worker.update(partition(tmp_path / "p"), 1)
+    done = worker.update(partition(tmp_path / "p"), 0, at=(1, 2))
     after = weights(worker)
     assert not same(after, before)
-    assert worker.update(partition(tmp_path / "p"), 1) == done
+    assert (done.iteration, done.block, done.summary["block"]) == (1, 2, 2)
+    assert worker.update(partition(tmp_path / "p"), 0) == done  # the same rows from the same version
     assert same(weights(worker), after)
-    with pytest.raises(RunFailed, match="iteration 1"):
-        worker.update(partition(tmp_path / "p", version=1), 0)
+    again = worker.update(partition(tmp_path / "r", version=1), 1)  # a model may be updated again at once
+    assert (again.version_before, again.version_after) == (1, 2)
+    with pytest.raises(RunFailed, match="starts from version 0, and the trainer is at version 2"):
+        worker.update(partition(tmp_path / "q", advantages=[1.0] * 6), 0)  # other rows
 
 
 @pytest.mark.slow
@@ -155,7 +158,7 @@ def test_a_bf16_run_moves_its_master_weights_and_resumes_bit_for_bit(start, tmp_
     train(worker, range(2, 4))
     unbroken, final = master(worker) if zero_stage else {}, weights(worker)
     worker = start(version=2, resume=saved, **settings)
-    assert worker.unit.last_report.iteration == 1
+    assert worker.unit.last_report.version_after == 2
     train(worker, range(2, 4))
     assert worker.unit.version == 4
     assert same(weights(worker), final)
@@ -281,6 +284,6 @@ def test_two_ranks_train_like_one_and_a_dead_rank_ends_the_run(ray_cluster, star
     timed = {"seconds": again.seconds, "steps": again.steps, "summary": again.summary}
     assert again == dataclasses.replace(report, **timed)
     assert again.summary | {"seconds": 0} == report.summary | {"seconds": 0}
-    assert group.update(last, 2) == again  # a second delivery
+    assert group.update(last, 2, advantages=targets("two2")) == again  # a second delivery
     assert group.publish(f"{tmp_path}/m/again").hash == published.hash
     group.close()

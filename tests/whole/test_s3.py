@@ -131,7 +131,7 @@ def test_a_root_that_can_not_work_is_refused_before_anything_starts(
     for place, words in {
         "s3://nowhere-at-all/runs": "there is no bucket 'nowhere-at-all'; make it first",
         "memory://runs": "memory of one process",
-        "s5://x/runs": "no kind of filesystem",
+        "s5://x/runs": "not a kind of filesystem",
     }.items():
         with pytest.raises(UsageError, match=words):
             assemble(parse_settings(merge(TEAM, {"run": {"root": place}})))
