@@ -131,11 +131,6 @@ def _loss(model: ModelPlan) -> LossSpec:
     fixed_length = None
     if normalisation == "fixed_length":
         fixed_length = ppo.fixed_length or max(role.response_limit for role in model.roles)
-    elif ppo.fixed_length is not None:
-        raise UsageError(
-            f"fixed_length = {ppo.fixed_length} has no effect with normalisation = {normalisation!r}; remove "
-            'it, or set normalisation = "fixed_length"'
-        )
     in_loss = ppo.kl_in == "loss"
     return LossSpec(
         name=ppo.loss,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+from pipeline.settings.elsewhere import elsewhere
 from pipeline.settings.schema import ModelSection, RoleSection
-from pipeline.settings.training import LOSS_TERMS, AdvantageSection, PpoSection
+from pipeline.settings.training import LOSS_TERMS, PpoSection
 from workflows.errors import UsageError, did_you_mean
+
+COLDEST: Final = 0.01  # vLLM raises a temperature below this to it
 
 
 def check_role_overrides(roles: Mapping[str, RoleSection], models: Mapping[str, ModelSection]) -> None:
@@ -56,11 +59,36 @@ def check_training_sampling(role: str, temperature: float, top_p: float, top_k: 
             f"role {role!r} is trained but samples with top_p = {top_p:g}, top_k = {top_k}: the trainer "
             "needs the probabilities of the whole vocabulary; use top_p = 1 and top_k = 0"
         )
+    if 0 < temperature < COLDEST:
+        raise UsageError(
+            f"role {role!r} is trained but samples at temperature {temperature:g}: engines sample at "
+            f"{COLDEST:g} at least, and the trainer would divide by another number; use {COLDEST:g} or more"
+        )
     if temperature == 0:
         raise UsageError(
             f"role {role!r} is trained but samples greedily (temperature 0): every episode of a task would "
             "be the same; use a temperature above 0, for example 1.0"
         )
+
+
+def check_untrained(models: Mapping[str, ModelSection]) -> None:
+    """Refuse keys of training in a model that is not trained."""
+    for model_id, model in models.items():
+        for key in ("ppo", "critic"):
+            if not model.train and getattr(model, key):
+                raise UsageError(
+                    f"[models.{model_id}.{key}] has no effect: the model is not trained; remove it, or set "
+                    f"models.{model_id}.train = true"
+                )
+
+
+def check_words(method: str | None, losses: Mapping[str, str]) -> None:
+    """Refuse words that belong to another key, such as gae as a credit method; `losses` by key."""
+    if method is not None and (hint := elsewhere("credit.use", method)):
+        raise UsageError(f"credit.use = {method!r} is not a credit method{hint}")
+    for key, loss in losses.items():
+        if hint := elsewhere("ppo.loss", loss):
+            raise UsageError(f"{key} = {loss!r} is not a loss{hint}")
 
 
 def check_room(role: str, response_limit: int, model_id: str, max_model_len: int) -> None:
@@ -70,22 +98,6 @@ def check_room(role: str, response_limit: int, model_id: str, max_model_len: int
             f"role {role!r} may answer with {response_limit} tokens, but model {model_id!r} has room for "
             f"{max_model_len} with its prompt; raise models.{model_id}.max_model_len"
         )
-
-
-def check_advantage(section: AdvantageSection, ppos: Iterable[PpoSection]) -> None:
-    """Refuse options of GAE where nothing reads them, rather than ignore them."""
-    if section.use == "gae":
-        return
-    ignored = ["lam", "turn_gamma", "turn_lam", "across_turns"]
-    if not any(ppo.kl_in == "reward" for ppo in ppos):
-        ignored.append("gamma")
-    default = AdvantageSection()
-    for name in ignored:
-        if getattr(section, name) != getattr(default, name):
-            raise UsageError(
-                f"advantage.{name} has no effect with [advantage] use = {section.use!r}; remove it, or set "
-                'use = "gae"'
-            )
 
 
 def _roles_of(model_id: str, roles: Mapping[str, RoleSection]) -> list[str]:

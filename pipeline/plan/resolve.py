@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.plan.contradictions import (
-    check_advantage,
     check_frozen_roles,
     check_role_overrides,
     check_room,
     check_training_sampling,
+    check_untrained,
+    check_words,
 )
+from pipeline.plan.effects import Learner, check_effects, check_weights
 from pipeline.plan.sharing import model_map, shared
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
@@ -152,15 +154,20 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     """
     for model_id, section in settings.models.items():
         # before [sharing] makes models of a pattern, so that a message names what the file says
-        _ppo(settings.ppo, section, f"models.{model_id}.ppo", {}, "")
+        ppo = _ppo(settings.ppo, section, f"models.{model_id}.ppo", {}, "")
+        check_words(settings.credit.use, {f"loss of model {model_id!r}": ppo.loss})
         _critic(settings.critic, section, f"models.{model_id}.critic")
+    check_untrained(settings.models)
     settings = complete(settings, list(workflow.roles))
     models = model_map({role: str(s.model) for role, s in settings.roles.items()}, settings.models)
     check_role_overrides(settings.roles, settings.models)
     check_frozen_roles(settings.roles, settings.models)
     roles = {name: _role(name, settings, workflow) for name in settings.roles}
     plans = {model.model_id: _model(model, settings, roles) for model in models.models.values()}
-    check_advantage(settings.advantage, [plan.ppo for plan in plans.values()])
+    learners = [_learner(plan) for plan in plans.values() if plan.model.trainable]
+    check_effects(settings.ppo, settings.critic, settings.advantage, learners)
+    for learner in learners:
+        check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
     return Resolved(
         settings=settings,
         workflow=workflow,
@@ -251,6 +258,23 @@ def _model(model: Model, settings: Settings, every_role: Mapping[str, RolePlan])
         ppo=_ppo(settings.ppo, section, f"{where}.ppo", of_role, role_where),
         critic=_critic(settings.critic, section, f"{where}.critic"),
         role_losses=_role_losses(roles),
+    )
+
+
+def _learner(plan: ModelPlan) -> Learner:
+    overrides: dict[str, Mapping[str, Any]] = {
+        f"models.{plan.model_id}.ppo": plan.section.ppo,
+        f"models.{plan.model_id}.critic": plan.section.critic,
+    }
+    for role in plan.roles:
+        overrides[f"roles.{role.name}.ppo"] = role.section.ppo
+    return Learner(
+        model_id=plan.model_id,
+        ppo=plan.ppo,
+        critic=plan.critic,
+        reference=plan.section.reference,
+        overrides=overrides,
+        kl_of_roles=max((terms.kl_coefficient or 0.0 for terms in plan.role_losses.values()), default=0.0),
     )
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pipeline.settings.effects import acts_with
 from pipeline.settings.schema import Settings
 
 PAGE: Final = Path("docs/settings.md")
@@ -78,10 +79,16 @@ def _section(part: Part, known: dict[type[BaseModel], str]) -> str:
             f"`{name}`",
             _type(field, known),
             _default(field),
-            _marked(" ".join((field.description or "").split())),
+            _marked(" ".join((field.description or "").split())) + _effect(part, name),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _effect(part: Part, name: str) -> str:
+    """What another key must be for this one to act, as a sentence after its meaning."""
+    words = acts_with(f"{part.header.strip('[]')}.{name}")
+    return f" Acts with `{words}`." if words else ""
 
 
 def _marked(text: str) -> str:
@@ -107,7 +114,8 @@ def _named(annotation: Any, metadata: Sequence[Any], known: dict[type[BaseModel]
         return " or ".join(dict.fromkeys(some))
     if origin is tuple:
         if Ellipsis not in arguments:
-            return f"list of {len(arguments)} {_named(arguments[0], (), known)}s"
+            kind, comma, bounds = _named(arguments[0], (), known).partition(",")
+            return f"list of {len(arguments)} {kind}s{comma}{bounds}"
         return f"list of {_named(arguments[0], (), known)}"
     if origin is dict:
         held = _named(arguments[1], (), known)

@@ -292,8 +292,8 @@ class ClusterSection(Section):
 
     address: str = "local"
     """local, or the address of a running Ray cluster."""
-    object_store_gib: Annotated[float, Field(gt=0)] = 1.0
-    """Memory of Ray's object store."""
+    object_store_gib: Annotated[float, Field(ge=0.075)] = 1.0
+    """Memory of Ray's object store; Ray takes no less than 75 MiB."""
     ray_start_seconds: Seconds = 120
     """Most time until Ray has started its first task."""
     engine_start_seconds: Seconds = 600

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from pipeline.settings.section import Amount, Count, Positive, Section, Share
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class TrainerSection(Section):
     ranks: Positive = 1
@@ -81,7 +83,7 @@ class PpoSection(Section):
     """Largest norm of the gradient."""
     weight_decay: Amount = 0.01
     """Weight decay of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Betas of AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
     """Epsilon of AdamW."""

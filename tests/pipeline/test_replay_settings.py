@@ -78,7 +78,10 @@ def test_a_replay_without_a_checkpoint_or_data_can_be_planned(run: Run) -> None:
         {},
         {"sharing": {"regime": "separate"}},
         GAE,
-        {"advantage": {"whiten": "role"}, "ppo": {"importance": "truncated", "kl_in": "reward"}},
+        {
+            "advantage": {"whiten": "role"},
+            "ppo": {"importance": "truncated", "kl_in": "reward", "kl_coefficient": 0.1},
+        },
     ],
 )
 def test_a_replay_depends_on_what_the_run_depended_on(

@@ -1,0 +1,97 @@
+"""Keys of training that are set where they have no effect, each refused with what it would act with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.settings.effects import OFF, without_effect
+from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
+from workflows.errors import UsageError
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "models.<id>.reference": "initial",
+    **{f"ppo.{key}": value for key, value in PpoSection()},
+    **{f"critic.{key}": value for key, value in CriticSection()},
+    **{f"advantage.{key}": value for key, value in AdvantageSection()},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What settings say of one model that is trained: whose keys act, and where each was set."""
+
+    model_id: str
+    ppo: PpoSection  # with its own keys
+    critic: CriticSection | None
+    reference: str
+    overrides: Mapping[str, Mapping[str, Any]]  # keys of [ppo] or [critic] by section: models.<id>.ppo, …
+    kl_of_roles: float  # the largest KL coefficient of a role of its own
+
+    def facts(self, advantage: AdvantageSection) -> dict[str, Any]:
+        """The values that decide which keys act."""
+        default = "sequence_mean" if self.ppo.loss == "gspo" else "token_mean"
+        ppo = {f"ppo.{key}": value for key, value in self.ppo}
+        critic = {f"critic.{key}": value for key, value in self.critic or CriticSection()}
+        return {
+            **ppo,
+            **critic,
+            **{f"advantage.{key}": value for key, value in advantage},
+            "ppo.normalisation": self.ppo.normalisation or default,
+            "ppo.kl_coefficient": max(self.ppo.kl_coefficient, self.kl_of_roles),
+        }
+
+
+def check_effects(
+    ppo: PpoSection, critic: CriticSection | None, advantage: AdvantageSection, learners: Sequence[Learner]
+) -> None:
+    """Refuse keys that are set where they have no effect, rather than ignore them.
+
+    A key of a section that all models share is refused where it acts for none of them.
+
+    Args:
+        ppo: [ppo] as the settings have it; `critic` is [critic].
+        advantage: [advantage].
+        learners: the models that are trained.
+
+    Raises:
+        UsageError: the first such key, and what it would act with.
+    """
+    facts = [learner.facts(advantage) for learner in learners]
+    if not facts:
+        return
+    for learner, known in zip(learners, facts, strict=True):
+        for section, keys in learner.overrides.items():
+            name = section.rpartition(".")[2]
+            for key, value in keys.items():
+                if name != "critic" or advantage.use == "gae":  # else the whole critic is refused
+                    _refuse_idle(f"{name}.{key}", value, known, f"{section}.{key}")
+        where = f"models.{learner.model_id}.reference"
+        _refuse_idle("models.<id>.reference", learner.reference, known, where)
+    for name, section_of_all in (("ppo", ppo), ("critic", critic), ("advantage", advantage)):
+        for key, value in section_of_all or ():
+            idle = [known for known in facts if without_effect(f"{name}.{key}", known)]
+            if len(idle) == len(facts) and (name != "critic" or advantage.use == "gae"):
+                _refuse_idle(f"{name}.{key}", value, idle[0], f"{name}.{key}")
+
+
+def check_weights(ppo: PpoSection, where: str) -> None:
+    """Refuse importance weights that leave out tokens on which sampler and trainer agree."""
+    if ppo.importance == "masked" and not ppo.importance_floor <= 1 <= ppo.importance_cap:
+        raise UsageError(
+            f"{where}: importance_floor = {ppo.importance_floor:g} and importance_cap = "
+            f"{ppo.importance_cap:g} leave out tokens of weight 1, on which sampler and trainer agree; use a "
+            "floor of at most 1 and a cap of at least 1"
+        )
+
+
+def _refuse_idle(key: str, value: Any, facts: Mapping[str, Any], where: str) -> None:
+    if value in (DEFAULTS.get(key), OFF.get(key, DEFAULTS.get(key))):
+        return
+    if clause := without_effect(key, facts):
+        now = ", ".join(f"{c.key} = {facts[c.key]!r}" for c in clause)
+        raise UsageError(
+            f"{where} = {value!r} has no effect with {now}; remove it, or set "
+            f"{' or '.join(condition.words for condition in clause)}"
+        )

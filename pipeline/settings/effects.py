@@ -1,0 +1,103 @@
+"""Which settings act only where another one has a certain value: the one table of it.
+
+Plans refuse a key that is set where it does not act (`pipeline.plan.effects`), and the page of settings says
+so beside the key (`pipeline.settings.page`). A key that is not in the table acts by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """A condition: `key` has one of `values`, or with `but` none of them."""
+
+    key: str  # such as ppo.schedule
+    values: tuple[Any, ...]
+    but: bool = False
+
+    def holds(self, facts: Mapping[str, Any]) -> bool:
+        value = facts[self.key]
+        # a loss of one's own, package.module:name, may read every key
+        is_own = self.key == "ppo.loss" and ":" in str(value)
+        return is_own or (value in self.values) != self.but
+
+    @property
+    def words(self) -> str:
+        if self.but and self.values == (0,):
+            return f"{self.key} above 0"
+        if self.but and self.values == (None,):
+            return f"[{self.key}]"
+        values = " or ".join(_toml(value) for value in self.values)
+        return f"{self.key} {'other than' if self.but else '='} {values}"
+
+
+Clause = tuple[Under, ...]  # any of them suffices
+
+_FALLS: Final = Under("ppo.schedule", ("linear", "cosine"))
+_KL: Final = Under("ppo.kl_coefficient", (0,), but=True)
+_GAE: Final = Under("advantage.use", ("gae",))
+_CORRECTED: Final = Under("ppo.importance", ("truncated", "masked"))
+_CLIPPED: Final = Under("ppo.loss", ("ppo", "gspo", "cispo"))
+
+ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
+    "ppo.total_updates": ((_FALLS,),),
+    "ppo.final_share": ((_FALLS,),),
+    "ppo.fixed_length": ((Under("ppo.normalisation", ("fixed_length",)),),),
+    "ppo.clip_low": ((_CLIPPED,),),
+    "ppo.clip_high": ((_CLIPPED,),),
+    "ppo.dual_clip": ((Under("ppo.loss", ("ppo",)),),),
+    "ppo.kl_in": ((_KL,),),
+    "ppo.kl_estimator": ((_KL,),),
+    "ppo.importance_level": ((_CORRECTED,),),
+    "ppo.importance_cap": ((_CORRECTED,),),
+    "ppo.importance_floor": ((Under("ppo.importance", ("masked",)),),),
+    "models.<id>.reference": ((_KL,),),
+    "advantage.gamma": ((_GAE, Under("ppo.kl_in", ("reward",))),),
+    "advantage.lam": ((_GAE,),),
+    "advantage.turn_gamma": ((_GAE,),),
+    "advantage.turn_lam": ((_GAE,), (Under("advantage.across_turns", (True,)),)),
+    "advantage.across_turns": ((_GAE,),),
+    "critic.kind": ((_GAE,),),
+    "critic.checkpoint": ((_GAE,), (Under("critic.kind", ("model",)),)),
+    "critic.learning_rate": ((_GAE,),),
+    "critic.value_clip": ((_GAE,),),
+    "critic.coefficient": ((_GAE,), (Under("critic.kind", ("head",)),)),
+    "critic.warmup_updates": ((_GAE,),),
+    "credit.silent_by": ((Under("credit.silent", ("exclude",)),),),
+    "sharing.groups": ((Under("sharing.regime", (None,)),),),
+}
+"""By key, what must hold for it to act: of each clause at least one condition."""
+
+OFF: Final[Mapping[str, Any]] = {"ppo.dual_clip": 0}
+"""Values beside the default that say what is so where the key does not act."""
+
+
+def without_effect(key: str, facts: Mapping[str, Any]) -> Clause | None:
+    """What would have to hold for `key` to act, and does not; None where it acts.
+
+    Args:
+        key: a key of the settings, such as ppo.final_share.
+        facts: the values of the keys that the table names.
+    """
+    for clause in ACTS_UNDER.get(key, ()):
+        if not any(condition.holds(facts) for condition in clause):
+            return clause
+    return None
+
+
+def acts_with(key: str) -> str:
+    """What must hold for `key` to act, in words; an empty string for a key that acts by default."""
+    clauses = [" or ".join(condition.words for condition in clause) for clause in ACTS_UNDER.get(key, ())]
+    return " and ".join(clauses)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value}"
