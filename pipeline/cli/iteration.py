@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from pipeline.cli.options import Config, DryRun, New, Set
+from pipeline.cli.options import Config, DryRun, New, Redo, Set
 
 
 def iteration(
-    config: Config = "pipeline.toml", set_: Set = None, new: New = False, dry_run: DryRun = False
+    config: Config = "pipeline.toml",
+    set_: Set = None,
+    new: New = False,
+    redo: Redo = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the next iteration of the run that the settings name, or finish an unfinished one."""
     from pipeline.plan.assemble import assemble
@@ -25,6 +29,6 @@ def iteration(
     from pipeline.run.session import session
     from pipeline.views.summary import print_summary
 
-    with session(plan) as runner:
+    with session(plan, redo=redo) as runner:
         finished = runner.run_iteration()
     print_summary(runner.run, finished, runner.tracker.link())

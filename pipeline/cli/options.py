@@ -24,6 +24,14 @@ RunName = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Root = Annotated[str, typer.Option("--root", help="Folder or URL that holds the runs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")]
+Redo = Annotated[
+    str | None,
+    typer.Option(
+        "--redo",
+        help="Make a stage of the unfinished iteration again, and those after it, with the settings and "
+        "sources of now: sample, rollout, reward, credit, partition, score, advantage or update.",
+    ),
+]
 Iterations = Annotated[
     str | None,
     typer.Option(

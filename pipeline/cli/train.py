@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.options import Config, DryRun, New, Set
+from pipeline.cli.options import Config, DryRun, New, Redo, Set
 
 if TYPE_CHECKING:
     from pipeline.store.finished import Finished
@@ -25,6 +25,7 @@ def train(
         typer.Option("--overfit", help="Train on one group until it is solved: the first smoke test."),
     ] = False,
     new: New = False,
+    redo: Redo = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run iterations one after another, with engines and trainers kept up. The same command goes on
@@ -57,7 +58,7 @@ def train(
         log.add(finished)
         return solved is not None and solved.add(finished)
 
-    with session(plan, RichProgress(brief_seconds=BRIEF_SECONDS)) as runner:
+    with session(plan, RichProgress(brief_seconds=BRIEF_SECONDS), redo=redo) as runner:
         runner.train(iterations, evaluation, on_done, print_evaluation)
     if log.last is None:
         run = runner.run

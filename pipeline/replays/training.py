@@ -17,6 +17,7 @@ from pipeline.plan.fingerprints import trainer_fingerprints
 from pipeline.plan.resolve import Resolved
 from pipeline.plan.trainers import Trainers, trainers_of, update_stages
 from pipeline.replays.source import Source
+from pipeline.store.initial_weights import folders_of, refuse_others
 from pipeline.store.run import Run
 from pipeline.store.updates import newest_version
 from rewards.base import Credit
@@ -64,6 +65,7 @@ def training_of(source: Source, resolved: Resolved, method: Credit, indices: Seq
     """
     trainers = trainers_of(resolved, method)
     check_importance(trainers, indices)
+    refuse_others(source.run, folders_of(trainers.trainer_specs))
     return Training(trainers, indices[0], sampled_by(source, indices[0], list(trainers.trainer_specs)))
 
 

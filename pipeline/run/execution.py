@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from pipeline.settings.program import again
 from pipeline.store.differences import differences, from_mark, plain, to_mark, without_budgets
 from pipeline.store.finished import Finished
 from pipeline.store.manifest import Manifest, input_hashes
@@ -20,7 +21,10 @@ from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
 
 Fingerprints = Mapping[str, Mapping[str, Any]]
-ANEW = "set them back to finish it, or start anew with --new"
+ANEW: Final = (
+    "set them back to finish it, make this stage and those after it again with the settings of now "
+    "(`{redo}`), or start anew with --new"
+)  # {redo}: the command line that does so
 
 
 def run_stages(
@@ -34,6 +38,7 @@ def run_stages(
     tables: Mapping[str, TableRef] | None = None,
     shared: Mapping[str, Sequence[int]] | None = None,
     remedy: str = ANEW,
+    notes: Mapping[str, str] | None = None,
 ) -> Finished:
     """Run the stages in order over `place`; `tables` are those that are there from elsewhere.
 
@@ -42,6 +47,7 @@ def run_stages(
         what: names the store in messages, e.g. "iteration 3 of run 'qa'".
         shared: which of `tables` earlier blocks of the iteration wrote, and which blocks, for manifests.
         remedy: what to do where finished work was made with other settings.
+        notes: by stage name, what the manifest of one that is run notes beside its own notes.
 
     Raises:
         UsageError: a finished or begun stage was made with other settings or from other tables.
@@ -55,11 +61,12 @@ def run_stages(
         inputs = {t: known[t] for t in stage.inputs}
         manifest = place.manifest(stage)
         if manifest is not None:
-            _check_inputs(stage, manifest, inputs)
+            _check_inputs(stage, manifest, inputs, remedy)
             resumed.append(manifest.key)
         else:
             _prepare_folder(stage, place, inputs, fingerprints[stage.name], what, remedy)
-            manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet, shared)
+            note = (notes or {}).get(stage.name)
+            manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet, shared, note)
         manifests[manifest.key] = manifest
         known |= place.refs(stage, manifest)
     return Finished(place, known, manifests, seconds=time.monotonic() - started, resumed=tuple(resumed))
@@ -81,7 +88,7 @@ def check_fingerprints(
         if before != now:
             raise UsageError(
                 f"{what} has finished its stage {stage.name!r} with other settings: "
-                f"{differences(before, now)}; {remedy}"
+                f"{differences(before, now)}; {_remedy(remedy, stage)}"
             )
 
 
@@ -93,12 +100,15 @@ def _execute(
     progress: Progress,
     fleet: Fleet | None,
     shared: Mapping[str, Sequence[int]] | None,
+    note: str | None,
 ) -> Manifest:
     started = time.monotonic()
     context = Context(place.index, progress, leased(stage, fleet), place.block)
     result = stage.run(inputs, place.sinks(stage), context)
     for account in result.accounts:
         account.check()
+    if note is not None:
+        result.notes.append(note)
     return place.commit(stage, result, fingerprint, inputs, time.monotonic() - started, shared)
 
 
@@ -119,15 +129,21 @@ def _prepare_folder(
         place.clear(stage)
     elif (before := without_budgets(from_mark(begun))) != (now := without_budgets(from_mark(mark))):
         difference = differences(before, now)
-        raise UsageError(f"{what} has begun stage {stage.name!r} with other settings: {difference}; {remedy}")
+        raise UsageError(
+            f"{what} has begun stage {stage.name!r} with other settings: {difference}; "
+            f"{_remedy(remedy, stage)}"
+        )
     folder.write_text("begun.json", mark)
 
 
-def _check_inputs(stage: Stage, manifest: Manifest, inputs: Mapping[str, TableRef]) -> None:
+def _check_inputs(stage: Stage, manifest: Manifest, inputs: Mapping[str, TableRef], remedy: str) -> None:
     now = input_hashes(inputs)
     if manifest.inputs != now:
         raise UsageError(
             f"stage {stage.name!r} was made from other tables than are there now: "
-            f"{differences(manifest.inputs, now)}; remove {stage.folder!r} and the folders of later "
-            "stages in this iteration to compute them again"
+            f"{differences(manifest.inputs, now)}; {_remedy(remedy, stage)}"
         )
+
+
+def _remedy(remedy: str, stage: Stage) -> str:
+    return remedy.replace("{redo}", again(f"--redo {stage.name.partition('/')[0]}"))

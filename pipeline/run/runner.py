@@ -20,10 +20,11 @@ from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
+from pipeline.run.redo import is_trusted, position_of, redo, redone_notes, unfinished_blocks
 from pipeline.settings.program import hint
 from pipeline.store.differences import dump
 from pipeline.store.evaluated import Evaluated
-from pipeline.store.finished import MARK, Finished, joined, united
+from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
@@ -79,12 +80,36 @@ class Runner:
         self._check_signal(done)
         return done
 
+    def redo(self, stage: str) -> str:
+        """Clear a stage of the unfinished iteration and those after it, and say so (`pipeline.run.redo`).
+
+        Raises:
+            UsageError: no iteration is unfinished, or it has no such stage.
+        """
+        places = unfinished_blocks(self.run, self.next_index())
+        before: list[Finished] = []
+        blocks: list[Block] = []
+        for place in places:
+            block = self._next_block(place.index, before)
+            if block is None:
+                break  # another schedule began it: `run_iteration` refuses that
+            blocks.append(block)
+            before.append(Finished(place, manifests=by_key(place.manifests())))
+        having = [
+            number for number, block in enumerate(blocks) if position_of(block.stages, stage) is not None
+        ]
+        newest = max(having, default=len(blocks) - 1)
+        return redo(self.run, places[newest], blocks[newest], stage, places[newest + 1 :])
+
     def _next_block(self, iteration: int, blocks: Sequence[Finished]) -> Block | None:
         manifests = [{m.stage: m for m in block.manifests.values()} for block in blocks]
         return self.plan.schedule.next_block(self.plan, iteration, manifests)
 
     def _run_block(self, place: IterationStore, block: Block, before: Sequence[Finished]) -> Finished:
-        of_block = f", block {place.block}" if place.block else ""
+        if is_trusted(self.run, place):
+            done = of_block(place)
+            return replace(done, resumed=tuple(done.manifests))
+        named = f", block {place.block}" if place.block else ""
         shared = {
             table: united([before[earlier].tables[table] for earlier in blocks])
             for table, blocks in block.shared.items()
@@ -94,11 +119,12 @@ class Runner:
             block.stages,
             place,
             block.fingerprints,
-            what=f"iteration {place.index}{of_block} of run {self.run.name!r}",
+            what=f"iteration {place.index}{named} of run {self.run.name!r}",
             progress=self.progress,
             fleet=self.fleet,
             tables=carried_tables(self.run, place, block.stages) | shared,
             shared=block.shared,
+            notes=redone_notes(self.run, place),
         )
 
     def _refuse_other_blocks(self, iteration: IterationStore, count: int) -> None:

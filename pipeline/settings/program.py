@@ -39,6 +39,26 @@ def hint(command: str) -> str:
     return f"{program()} {command}"
 
 
+def again(option: str) -> str:
+    """The command line of this process with `option` added; `run iteration` where it is not a `run`.
+
+    `option` is a name and a value, and takes the place of what the line has of that name.
+    """
+    name = option.split()[0]
+    words = sys.argv[1:] if _is_ours(sys.argv[0]) and sys.argv[1:2] == ["run"] else ["run", "iteration"]
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if name not in (word, before) and not word.startswith(f"{name}=")
+    ]
+    return hint(f"{shlex.join(kept)} {option}")
+
+
+def _is_ours(program_file: str) -> bool:
+    file = Path(program_file)
+    return file.name == SCRIPT or file.parts[-2:] == ("pipeline", "__main__.py")
+
+
 def version() -> str:
     """The version of the installed package, or `not installed` for a bare checkout."""
     from importlib import metadata

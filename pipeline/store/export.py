@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.folder import Folder
+from pipeline.store.initial_weights import refuse_others
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_run
 from stages.tables.filesystem import filesystem, make_parent
@@ -45,6 +46,7 @@ def export_model(
         CadreError: a file of the checkpoint is missing or is not what its manifest says.
     """
     origin: dict[str, Any] = {"run": run.folder.url, **({"replay": replay} if replay else {})}
+    of_run = run
     if replay is not None:
         run = replay_run(run, replay)
     model = _model(run, model_id)
@@ -56,7 +58,7 @@ def export_model(
         raise UsageError(f"{target.url} is not empty; export to a new folder")
     weights = run.info["identity"]["models"].get(model)
     if merge:
-        _merge(model, weights, manifest, source, target)
+        _merge(of_run, model, weights, manifest, source, target)
     else:
         _copy_weights(manifest, source, target.url)
     origin |= {
@@ -111,16 +113,19 @@ def _version(run: Run, model: str, version: str) -> int:
     return wanted
 
 
-def _merge(model: str, weights: Any, manifest: dict[str, Any], source: Folder, target: Folder) -> None:
+def _merge(
+    run: Run, model: str, weights: Any, manifest: dict[str, Any], source: Folder, target: Folder
+) -> None:
     if manifest.get("adapter") is None:
-        raise UsageError(f"model {model!r} is no adapter: it is exported whole; leave out --merge")
+        raise UsageError(f"model {model!r} is not an adapter: it is exported whole; leave out --merge")
     from stages.weights.merge import merge_adapter
+
+    base = resolve_checkpoint(weights["checkpoint"])
+    refuse_others(run, {model: base})
 
     with tempfile.TemporaryDirectory() as temporary:
         _copy_weights(manifest, source, f"{temporary}/adapter")
-        merge_adapter(
-            resolve_checkpoint(weights["checkpoint"]), f"{temporary}/adapter", f"{temporary}/merged"
-        )
+        merge_adapter(base, f"{temporary}/adapter", f"{temporary}/merged")
         fs, path = filesystem(target.url)
         make_parent(fs, f"{path}/cadre.json")
         for file in sorted(Path(f"{temporary}/merged").iterdir()):

@@ -101,7 +101,7 @@ class Finished:
         text = store.folder.read_text(mark)
         noted: dict[str, Any] = json.loads(text) if text else {}
         return replace(
-            joined([_of_block(place) for place in store.blocks()]),
+            joined([of_block(place) for place in store.blocks()]),
             metrics=noted.get("metrics", {}),
             alarms=tuple(Alarm(**alarm) for alarm in noted.get("alarms", ())),
             seconds=noted.get("seconds", 0.0),
@@ -131,7 +131,8 @@ def joined(blocks: Sequence[Finished]) -> Finished:
     )
 
 
-def _of_block(place: IterationStore) -> Finished:
+def of_block(place: IterationStore) -> Finished:
+    """The finished stages of one block."""
     tables, manifests = place.tables()
     return Finished(place, tables, by_key(manifests))
 

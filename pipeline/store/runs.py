@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.settings.program import hint
+from pipeline.settings.program import again, hint
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
@@ -118,7 +118,8 @@ def create_or_open(
         if have != identity:
             raise UsageError(
                 f"run {run.name!r} was started with other settings: {differences(have, identity)}; use "
-                "another name (--set run.name=...), start anew with --new, or set them back"
+                f"another name (--set run.name=...), start anew with --new, or set them back"
+                f"{_or_redo(run, have, identity)}"
             )
         run.write_info(used_at=time.time(), graph=graph)
     else:
@@ -134,3 +135,16 @@ def create_or_open(
             graph=graph,
         )
     run.folder.write_text("settings.toml", settings)
+
+
+def only_rows_differ(have: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two identities of a run differ in the rows of their data, and in nothing else."""
+    rows = {"rows": now.get("data", {}).get("rows")}
+    return have != now and {**have, "data": {**have.get("data", {}), **rows}} == now
+
+
+def _or_redo(run: Run, have: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What else may be done about rows of data that were mended while an iteration is unfinished."""
+    if not only_rows_differ(have, now) or all(run.is_finished(index) for index in run.iterations()):
+        return ""
+    return f"; if the rows were mended, `{again('--redo sample')}` samples the unfinished iteration from them"

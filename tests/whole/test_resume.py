@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
-from tests.whole.test_iteration import frames_of, play, same
-from workflows.errors import RunFailed
+from pipeline.store.run import Run
+from tests.whole.test_blocks import HaltsIn
+from tests.whole.test_iteration import _Halt, frames_of, play, same
+from workflows.errors import RunFailed, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -74,3 +77,89 @@ def test_evaluations_and_training_with_them_go_on_after_an_outage(scripted: Sett
     with session(plan, signals=False) as runner:
         runner.train(1, assemble_evaluation(plan))
         assert runner.run.is_finished(0)
+
+
+# --- a cause that was mended ------------------------------------------------------------------------
+
+
+def stopped_before(raw: dict[str, Any], stage: str) -> Run:
+    """A run whose first iteration ended where `stage` would begin."""
+    plan = assemble(parse_settings(raw))
+    with session(plan, signals=False) as runner:
+        runner.plan = replace(plan, schedule=HaltsIn(plan.schedule, stage, 0))
+        with pytest.raises(_Halt):
+            runner.run_iteration()
+    return runner.run
+
+
+def test_what_a_mended_setting_made_is_made_again_by_redo_and_its_plays_stay(scripted: Settings) -> None:
+    raw = scripted()
+    run = stopped_before(raw, "update/team")
+    plays = run.iteration(0).manifest_at("rollout")
+    mended = scripted(rewards=[{"use": "token_f1"}], ppo={"micro_batch_tokens": 4096})
+    plan = assemble(parse_settings(mended))
+    with session(plan, signals=False) as runner:
+        with pytest.raises(UsageError, match=r"finished its stage 'reward' .*run iteration --redo reward`"):
+            runner.run_iteration()
+        with pytest.raises(UsageError, match=r"finished its stage 'reward' "):
+            runner.redo("partition")  # an earlier stage was made with other settings, too
+        with pytest.raises(UsageError, match=r"no such stage; did you mean 'reward'"):
+            runner.redo("rewards")
+        assert run.iteration(0).manifest_at("rewards") is not None
+        said = runner.redo("reward")
+        assert "stage 'reward' of iteration 0 and those after it are made again" in said
+        done = runner.run_iteration()
+    assert run.iteration(0).manifest_at("rollout") == plays
+    [entry] = run.read_info()["redone"]
+    assert (entry["iteration"], entry["stage"]) == (0, "reward")
+    assert "4096" in entry["changes"]
+    assert any(note.startswith("made again by --redo: ") for note in done.notes)
+    fresh, _ = play(mended | {"run": mended["run"] | {"name": "fresh"}})
+    same(*(frames_of(r.iteration(0).tables()[0]) for r in (run, fresh)))
+
+
+def test_an_update_that_moved_its_model_is_taken_back_before_it_is_made_again(scripted: Settings) -> None:
+    raw = scripted()
+    run, _ = play(raw)
+    before = run.iteration(0).manifest_at("updates/team")
+    (Path(run.folder.path) / "iterations/00000/done.json").unlink()  # killed just before the end
+    other = scripted(ppo={"learning_rate": 1e-2})
+    plan = assemble(parse_settings(other))
+    with session(plan, signals=False) as runner:
+        with pytest.raises(UsageError, match=r"'update/team' .*learning_rate: 0.001 → 0.01.*--redo update`"):
+            runner.run_iteration()
+        runner.redo("update")
+        assert (run.weights_versions("team"), runner.version_of("team")) == ([], 0)
+        runner.run_iteration()
+    fresh, _ = play(other | {"run": other["run"] | {"name": "fresh"}})
+    hashes = [r.iteration(0).tables()[0]["models/team"].read()["hash"].to_pylist() for r in (run, fresh)]
+    assert hashes[0] == hashes[1]
+    assert before is not None
+    assert run.read_info()["redone"][0]["versions"] == [["team", 1]]
+
+
+def test_a_rollout_made_again_keeps_its_shards_only_where_their_sampling_is_unchanged(
+    scripted: Settings,
+) -> None:
+    raw = scripted()
+    run = stopped_before(raw, "reward")
+    before = frames_of(run.iteration(0).tables()[0])["turns"]
+    with session(assemble(parse_settings(raw)), signals=False) as runner:
+        assert "its finished shards stay" in runner.redo("rollout")
+        assert run.iteration(0).manifest_at("rollout") is None
+        assert len(list(Path(run.folder.path).glob("iterations/00000/rollout/shards/*.json"))) == 2
+    warmer = scripted(rollout={"temperature": 0.5})
+    with session(assemble(parse_settings(warmer)), signals=False) as runner:
+        with pytest.raises(UsageError, match=r"begun stage 'rollout' .*temperature.*--redo rollout`"):
+            runner.run_iteration()
+        assert "its finished shards are played anew" in runner.redo("rollout")
+        assert not (Path(run.folder.path) / "iterations/00000/rollout").exists()
+        runner.run_iteration()
+    after = frames_of(run.iteration(0).tables()[0])["turns"]
+    assert after["sampling"].to_list() != before["sampling"].to_list()
+    plan = assemble(parse_settings(warmer))
+    with (
+        session(plan, signals=False) as runner,
+        pytest.raises(UsageError, match="has no unfinished iteration"),
+    ):
+        runner.redo("reward")
