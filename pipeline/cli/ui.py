@@ -24,7 +24,7 @@ def ui(
     ] = False,
 ) -> None:
     """Serve MLflow's page of the runs under a root, on this machine only, until Ctrl-C."""
-    from pipeline.run.signals import Stopped, raise_on_stop_signals
+    from pipeline.run.signals import Stopped, raise_on_stop_signals, stop_is_the_end
     from pipeline.settings.names import without_password
     from pipeline.tracking.mlflow_store import tracking_uri
     from pipeline.tracking.server import serving
@@ -41,5 +41,6 @@ def ui(
             typer.echo(f"MLflow: {address}   (Ctrl-C ends it)")  # flushed: readers wait for it
             code = process.wait()
     except Stopped:
+        stop_is_the_end()
         return
     raise CadreError(f"the MLflow server ended by itself, with code {code}")

@@ -42,6 +42,7 @@ class _Watch:
 
     first: int | None = None
     heard: bool = False  # the handler has raised
+    is_over: bool = False  # the stop was the ordinary end of a command
     children: list[Any] = field(default_factory=list)  # psutil's processes at the first signal
     started: bool = False
 
@@ -54,9 +55,15 @@ def stop_behind(error: BaseException | None) -> Stopped | None:
     at = error
     while at is not None and not isinstance(at, Stopped):
         at = at.__cause__ or at.__context__
-    if at is None and _watch.first is not None:
+    if at is None and _watch.first is not None and not _watch.is_over:
         return Stopped(_watch.first)
     return at
+
+
+def stop_is_the_end() -> None:
+    """The stop that came was the ordinary end of a command that waits for one, and everything is released:
+    the process ends with code 0, and no more is made of the stop."""
+    _watch.is_over = True
 
 
 def raise_on_stop_signals() -> None:
