@@ -20,6 +20,12 @@ BUILTIN_REWARDS: Final = {
     "length": "rewards.length:Length",
     "pass_rate_by_round": "rewards.pass_rate_by_round:PassRateByRound",
     "math_correct": "rewards.math_correct:MathCorrect",
+    "branch_right": "rewards.team_answers:BranchRight",
+    "final_right": "rewards.team_answers:FinalRight",
+    "satisfied": "rewards.team_answers:Satisfied",
+    "team_right": "rewards.team_answers:TeamRight",
+    "right_by_role": "rewards.team_answers:RightByRole",
+    "right_rubric": "rewards.team_answers:RightRubric",
 }
 BUILTIN_CREDIT: Final = {
     "group_relative": "rewards.credit.group_relative:GroupRelative",

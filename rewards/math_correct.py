@@ -59,8 +59,8 @@ class MathCorrect:
                 raise UsageError(f"option {name} must be true or false, got {getattr(self, name)!r}")
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
-        golds = _golds(episode)
-        outcome = float(_right(self.answer_of(episode), golds, self.exact))
+        golds = problem_golds(episode)
+        outcome = float(is_right(self.answer_of(episode), golds, self.exact))
         receivers = episode.trainable()
         values: list[float | None] = [None] * len(episode.turns)
         if self.verifier_credit:
@@ -81,7 +81,7 @@ class MathCorrect:
 
     def _verifier_was_right(self, episode: PlayedEpisode, golds: list[str], position: int) -> float:
         earlier = [t for t in episode.turns[:position] if t["step"] == self.solve_step]
-        right = bool(earlier) and _right(_tag(earlier[-1], "ANSWER"), golds, self.exact)
+        right = bool(earlier) and is_right(_tag(earlier[-1], "ANSWER"), golds, self.exact)
         return float(_tag(episode.turns[position], "STATUS") == ("correct" if right else "incorrect"))
 
 
@@ -89,7 +89,7 @@ def _tag(turn: Mapping[str, Any] | None, key: str) -> str:
     return answer_of(turn, key=key or None).strip()
 
 
-def _right(answer: str, golds: list[str], exact: bool) -> bool:
+def is_right(answer: str, golds: list[str], exact: bool) -> bool:
     """Whether any gold matches. An answer that can't be compared with one of them may match another."""
     said, failure = extract_answer(answer, "text"), None
     for gold in golds:
@@ -103,7 +103,12 @@ def _right(answer: str, golds: list[str], exact: bool) -> bool:
     return False
 
 
-def _golds(episode: PlayedEpisode) -> list[str]:
+def problem_golds(episode: PlayedEpisode) -> list[str]:
+    """The gold answers of an episode's task that something can match.
+
+    Raises:
+        ValueError: there is none.
+    """
     answers = episode.gold.get("answers")
     if not isinstance(answers, list):
         raise ValueError(f"gold has no list of answers; it has {sorted(episode.gold) or 'nothing'}")

@@ -66,7 +66,7 @@ class PassRateByRound(RewardHooks):
     def __post_init__(self) -> None:
         refuse_unknown("tests", self.tests, get_args(Tests))
         refuse_unknown("give", self.give, get_args(Give))
-        _judge(Sandbox.of(self.sandbox), to_json(dict(self.limits)))  # refuses what it does not know
+        judge_of(self.sandbox, self.limits)  # refuses what it does not know
 
     def check_ready(self) -> None:
         """Called before a run starts.
@@ -75,7 +75,7 @@ class PassRateByRound(RewardHooks):
             UsageError: private tests need a sandbox, which this machine does not have.
         """
         if self.tests == "private":
-            _judge(Sandbox.of(self.sandbox), to_json(dict(self.limits))).check()
+            judge_of(self.sandbox, self.limits).check()
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
         rates = self._measured(episode) if self.tests == "private" else self._stored(episode)
@@ -94,18 +94,11 @@ class PassRateByRound(RewardHooks):
 
     def _measured(self, episode: PlayedEpisode) -> dict[int, float]:
         """The pass rate of each round's code on the private tests."""
-        codes = {
-            round: None if turn["parsed"] == "" else extract_code(after_thinking(turn["response_text"] or ""))
-            for round, turn in _by_round(episode, self.code_step).items()
+        codes = {round: code_of(turn) for round, turn in _by_round(episode, self.code_step).items()}
+        return {
+            round: private_pass_rate(episode, code, self.sandbox, self.limits)
+            for round, code in codes.items()
         }
-        if not codes:
-            return {}
-        encoded = episode.gold.get("private_tests")
-        if not encoded:
-            raise ValueError(f"gold has no private_tests; it has {sorted(episode.gold) or 'nothing'}")
-        task = {key: episode.inputs.get(key) for key in ("fn_name", "time_limit_seconds")}
-        asked = to_json(task | {"tests": encoded}), Sandbox.of(self.sandbox), to_json(dict(self.limits))
-        return {round: _pass_rate(code, *asked) for round, code in codes.items()}
 
     def _stored(self, episode: PlayedEpisode) -> dict[int, float]:
         """The pass rates that the verifier stored: none of a round that it could not grade."""
@@ -119,6 +112,36 @@ class PassRateByRound(RewardHooks):
                 f"no turn of step {self.verify_step!r} has a pass rate; were there public tests?"
             )
         return rates
+
+
+def code_of(turn: Mapping[str, Any]) -> str | None:
+    """The program in a turn's reply, outside its thoughts; None where there is none."""
+    return None if turn["parsed"] == "" else extract_code(after_thinking(turn["response_text"] or ""))
+
+
+def judge_of(sandbox: Sandbox | str, limits: Mapping[str, Any]) -> CodeJudge:
+    """The judge that runs programs.
+
+    Raises:
+        UsageError: an isolation or a limit that it does not know.
+    """
+    return _judge(Sandbox.of(sandbox), to_json(dict(limits)))
+
+
+def private_pass_rate(
+    episode: PlayedEpisode, code: str | None, sandbox: Sandbox | str, limits: Mapping[str, Any]
+) -> float:
+    """The share of the task's private tests that a program passes; 0 without a program.
+
+    Raises:
+        ValueError: the task has no private tests, or they can't be graded.
+        InfraError: the judge itself failed.
+    """
+    encoded = episode.gold.get("private_tests")
+    if not encoded:
+        raise ValueError(f"gold has no private_tests; it has {sorted(episode.gold) or 'nothing'}")
+    task = {key: episode.inputs.get(key) for key in ("fn_name", "time_limit_seconds")}
+    return _pass_rate(code, to_json(task | {"tests": encoded}), Sandbox.of(sandbox), to_json(dict(limits)))
 
 
 def _by_round(episode: PlayedEpisode, step: str) -> dict[int, Mapping[str, Any]]:

@@ -1,4 +1,7 @@
-"""Scripted replies to the workflows `code` and `math`, some of them right: for tests of whole runs."""
+"""Scripted replies to teams whose prompts end with a form of tags, for mathematics and code.
+
+Some of them are right: for tests of whole runs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def echo_form(messages: Sequence[Message], sampling: Sampling) -> str:
 def _filled(tag: str, prompt: str, luck: random.Random) -> str:
     if tag == "code":
         return _code(prompt, luck)
-    if tag.endswith("ANSWER"):
+    if tag.upper().endswith("ANSWER"):
         numbers = [int(number) for number in re.findall(r"\d+", prompt)][:2] or [0]
         return str(luck.choice([sum(numbers), numbers[0] * numbers[-1], numbers[0] - numbers[-1]]))
     choices = re.search(rf"^{tag}: (.+)$", prompt, re.MULTILINE)

@@ -52,6 +52,11 @@ class Workflow:
     Args:
         roles: all roles; kept as a mapping by name.
         answer_step: the step whose parsed value is the answer of an episode; rewards take its last turn.
+        branch_steps: steps whose every turn answers the task by itself: each is graded against gold, beside
+            the team's answer.
+        verdict_step: the step that judges answers of `branch_steps`: its value has a "verdict", which is
+            "satisfied" or not.
+        task: "questions", "mathematics" or "code": how these answers are graded, see `rewards.team_answers`.
         tools: name → tool. See `Tool`.
         start: steps that start an episode; the first declared one if empty.
 
@@ -67,6 +72,9 @@ class Workflow:
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...]
     answer_step: str | None
+    branch_steps: tuple[str, ...]
+    verdict_step: str | None
+    task: str | None
     tools: Mapping[str, Tool]
     start: tuple[str, ...]
     structure: Structure = field(repr=False, compare=False)
@@ -81,6 +89,9 @@ class Workflow:
         answer_step: str | None = None,
         tools: Mapping[str, Tool] | None = None,
         start: Iterable[str] = (),
+        branch_steps: Iterable[str] = (),
+        verdict_step: str | None = None,
+        task: str | None = None,
     ) -> None:
         roles, steps = tuple(roles), tuple(steps)
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
@@ -90,6 +101,9 @@ class Workflow:
             "steps": steps,
             "edges": tuple(edges),
             "answer_step": answer_step,
+            "branch_steps": tuple(branch_steps),
+            "verdict_step": verdict_step,
+            "task": task,
             "tools": dict(tools or {}),
             "start": tuple(start) or tuple(step.name for step in steps[:1]),
         }
@@ -121,4 +135,7 @@ class Workflow:
             answer_step=self.answer_step,
             tools={**self.tools, **tools},
             start=self.start,
+            branch_steps=self.branch_steps,
+            verdict_step=self.verdict_step,
+            task=self.task,
         )

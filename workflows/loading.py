@@ -22,6 +22,9 @@ BUILTIN_WORKFLOWS: Final = {
     "code": "workflows.teams.code:build",
     "math": "workflows.teams.math:build",
     "debate": "workflows.teams.debate:build",
+    "voting": "workflows.teams.voting:build",
+    "evaluate_optimise": "workflows.teams.evaluate_optimise:build",
+    "orchestrate_workers": "workflows.teams.orchestrate_workers:build",
 }
 
 

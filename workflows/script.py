@@ -27,7 +27,7 @@ from workflows.graph import Workflow
 from workflows.roles import Role
 from workflows.steps import Tool
 from workflows.team import Team
-from workflows.validation import check_tools, refuse_duplicates
+from workflows.validation import check_graded_steps, check_tools, refuse_duplicates
 
 Function: TypeAlias = Callable[[Team, Mapping[str, Any]], Awaitable[Any]]
 
@@ -45,6 +45,7 @@ class ScriptWorkflow:
             running order. Without it each role and each tool is one step of its own name. The function
             names no other step.
         answer_step: the step whose parsed value is the answer of an episode; rewards take its last turn.
+        branch_steps, verdict_step, task: as of `workflows.graph.Workflow`.
 
     Raises:
         WorkflowError: what is wrong with it, and what to do.
@@ -56,6 +57,9 @@ class ScriptWorkflow:
     tools: Mapping[str, Tool]
     steps: Mapping[str, str | None]
     answer_step: str | None
+    branch_steps: tuple[str, ...]
+    verdict_step: str | None
+    task: str | None
 
     def __init__(
         self,
@@ -66,6 +70,9 @@ class ScriptWorkflow:
         tools: Mapping[str, Tool] | None = None,
         steps: Mapping[str, str | None] | None = None,
         answer_step: str | None = None,
+        branch_steps: Iterable[str] = (),
+        verdict_step: str | None = None,
+        task: str | None = None,
     ) -> None:
         roles, tools = tuple(roles), dict(tools or {})
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
@@ -78,6 +85,9 @@ class ScriptWorkflow:
             "tools": tools,
             "steps": {actor: actor for actor in actors} if steps is None else dict(steps),
             "answer_step": answer_step,
+            "branch_steps": tuple(branch_steps),
+            "verdict_step": verdict_step,
+            "task": task,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -109,6 +119,9 @@ class ScriptWorkflow:
             tools={**self.tools, **tools},
             steps=self.steps,
             answer_step=self.answer_step,
+            branch_steps=self.branch_steps,
+            verdict_step=self.verdict_step,
+            task=self.task,
         )
 
 
@@ -136,6 +149,8 @@ def _check(workflow: ScriptWorkflow, actors: list[str]) -> None:
     used = set(workflow.steps.values())
     if unused := [actor for actor in actors if actor not in used]:
         raise WorkflowError(f"{unused[0]!r} acts in no step; remove it or name it in steps")
+    llm_steps = [step for step, actor in workflow.steps.items() if actor in workflow.roles]
+    check_graded_steps(workflow.branch_steps, workflow.verdict_step, llm_steps)
     if (answer := workflow.answer_step) is None:
         return
     if answer not in workflow.steps:

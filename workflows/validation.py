@@ -20,6 +20,9 @@ def check_graph(
     steps: Sequence[Step],
     edges: Sequence[Edge],
     answer_step: str | None,
+    branch_steps: Sequence[str],
+    verdict_step: str | None,
+    task: str | None,
     tools: Mapping[str, Tool],
     start: Sequence[str],
 ) -> Structure:
@@ -40,6 +43,9 @@ def check_graph(
         for step in steps:
             _check_step(step, roles, structure)
         _check_answer_step(answer_step, steps)
+        check_graded_steps(
+            branch_steps, verdict_step, [step.name for step in steps if isinstance(step, LlmStep)]
+        )
     except WorkflowError as error:
         raise WorkflowError(f"workflow {name!r}: {error}") from None
     return structure
@@ -195,6 +201,20 @@ def _check_answer_step(answer_step: str | None, steps: Sequence[Step]) -> None:
     _known(answer_step, step_of, "answer_step names step")
     if isinstance(step_of[answer_step], ToolStep):
         raise WorkflowError(f"answer_step {answer_step!r} is a tool step, which has no parsed value")
+
+
+def check_graded_steps(
+    branch_steps: Sequence[str], verdict_step: str | None, llm_steps: Sequence[str]
+) -> None:
+    """Refuse steps to be graded that call no role.
+
+    Raises:
+        WorkflowError: naming the step and those that do.
+    """
+    for name in branch_steps:
+        _known(name, llm_steps, "branch_steps names, as a role's step,")
+    if verdict_step is not None:
+        _known(verdict_step, llm_steps, "verdict_step names, as a role's step,")
 
 
 def _known(name: str, known: Iterable[str], what: str) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
+from pipeline.metrics.answers import ANSWERS, answers_by_episode, reward_parts
 from pipeline.metrics.gathered import Gathered, Measure
 from pipeline.metrics.names import most_frequent
 from pipeline.settings.names import slug
@@ -155,10 +156,11 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
     rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
     gathered.add("rollout", rounds, {"rounds_mean": Measure(pl.col("round"))})
     if "rewards" in tables:
-        parts = _reward_parts(tables["rewards"].read_part(index, ["episode_id", "reward_parts"]))
+        parts = reward_parts(tables["rewards"].read_part(index, [*TURN_KEYS, "reward_parts"]))
         gathered.add(
             "reward", _by_episode(parts, ("value",), "name"), _spread("value", "mean", "std"), by="name"
         )
+        gathered.add("answers", answers_by_episode(parts), ANSWERS)
     if "credit" in tables:
         gathered.add("groups", _groups(turns), _GROUPS)
         gathered.add("rows", asked, {"trainable_excluded_rate": _ASKED["excluded_rate"]})
@@ -214,11 +216,6 @@ def _groups(turns: pl.DataFrame) -> pl.DataFrame:
         usable=(pl.col("excluded").is_null() & pl.col("return").is_not_null()).any(),
         no_signal=pl.when(advantage.count() > 0).then((advantage == 0).all()),
     )
-
-
-def _reward_parts(rewards: pa.Table) -> pl.DataFrame:
-    parts = _frame(rewards).explode("reward_parts").filter(pl.col("reward_parts").is_not_null())
-    return parts.unnest("reward_parts")
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

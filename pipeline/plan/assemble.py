@@ -15,7 +15,7 @@ from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
-from pipeline.plan.rewards import weighted_rewards
+from pipeline.plan.rewards import measured_sections, weighted_rewards
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
 from pipeline.plan.trainers import trainer_spec, update_stages
@@ -184,7 +184,8 @@ def _stages(
 
 def credited_stages(resolved: Resolved, method: Credit) -> list[Stage]:
     """The rewards of what was played, and who gets the credit."""
-    rewards = weighted_rewards(resolved.rewards, resolved.workflow, resolved.format_weights, resolved.sandbox)
+    sections = measured_sections(resolved.rewards, resolved.workflow)
+    rewards = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     return [
         RewardStage(rewards, resolved.credit.truncated),
         CreditStage(method, leave_out_silent(resolved.credit, rewards.names)),

@@ -39,6 +39,9 @@ def weighted_rewards(
             options.setdefault("weights", dict(format_weights))
         if workflow.answer_step and reward_takes(section.use, "answer_step"):
             options.setdefault("answer_step", workflow.answer_step)
+        for option in ("branch_steps", "verdict_step", "task"):
+            if (declared := getattr(workflow, option)) and reward_takes(section.use, option):
+                options.setdefault(option, declared)
         if reward_takes(section.use, "sandbox"):
             options.setdefault("sandbox", sandbox)
         roles = _named(f"reward {name!r}: roles", section.roles, workflow.roles)
@@ -47,6 +50,22 @@ def weighted_rewards(
         hooks_of(reward, RewardHooks).check_ready()
         items.append(WeightedReward(name, section.weight, reward, roles, steps))
     return WeightedRewards(tuple(items))
+
+
+def measured_sections(sections: Sequence[RewardSection], workflow: AnyWorkflow) -> list[RewardSection]:
+    """The rewards of a run, and of weight 0 what is always stored of a team whose branches are graded.
+
+    These are the own correctness of every branch and of the team's answer, and what verdicts say
+    (`rewards.team_answers`); one that the settings have is not added again.
+    """
+    if not (workflow.task and workflow.branch_steps):
+        return [*sections]
+    names = ["branch_right", "final_right", *(["satisfied"] if workflow.verdict_step else [])]
+    taken = {section.label for section in sections} | {section.use for section in sections}
+    added = [
+        RewardSection(use=name, weight=0.0, options={"strict": False}) for name in names if name not in taken
+    ]
+    return [*sections, *added]
 
 
 def _named(what: str, names: Sequence[str] | None, known: Collection[str]) -> frozenset[str] | None:

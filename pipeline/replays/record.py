@@ -6,6 +6,7 @@ import functools
 import json
 from typing import Any
 
+from pipeline.metrics.answers import answer_metrics
 from pipeline.metrics.iteration import iteration_metrics
 from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
@@ -71,9 +72,12 @@ def _contents(result: Replayed, index: int) -> Contents:
 
 def replay_metrics(done: Finished, written: dict[str, TableRef], moved: Movement | None) -> dict[str, float]:
     """One replayed iteration: updates, rows and times of the stages that ran (their tables are `own`), and by
-    role the returns and advantages beside the stored ones; means are over turns."""
+    role the returns and advantages beside the stored ones; means are over turns. With new rewards, who was
+    right in the team too."""
     updates = {name: table for name, table in written.items() if name.startswith("updates/")}
     metrics = iteration_metrics(updates, done.accounts, done.stage_seconds)
+    if "rewards" in written:
+        metrics |= answer_metrics(written["rewards"])
     for row in moved.rows() if moved else ():
         values = {
             "turns": row["turns_after"],

@@ -75,7 +75,9 @@ def reasons_of_turns(turns: pl.DataFrame, exclude_truncated: bool) -> Reasons:
 def rewards_table(keys: pa.Table, parts: Sequence[RewardPart], reasons: Reasons) -> pa.Table:
     """One row of `REWARDS` for each of `keys`: the weighted sum of the parts, or why there is none.
 
-    A turn without a reason whose parts of some weight are all null gets the reason `NO_VALUES`.
+    A turn without a reason whose parts of some weight are all null gets the reason `NO_VALUES`. A turn of a
+    frozen model keeps its parts where a reward measures it (`rewards.team_answers.BranchRight` does), but
+    never has a reward.
     """
     has_parts = reasons.code < 0
     total, weighted = np.zeros(len(has_parts)), np.zeros(len(has_parts), np.bool_)
@@ -89,10 +91,16 @@ def rewards_table(keys: pa.Table, parts: Sequence[RewardPart], reasons: Reasons)
         "episode_id": keys["episode_id"],
         "turn_index": keys["turn_index"],
         "reward": pa.array(total, mask=~weighted),
-        "reward_parts": _named(parts, has_parts),
+        "reward_parts": _named(parts, has_parts | _measured(parts, reasons)),
         "no_reward_reason": reasons.to_arrow(),
     }
     return pa.table(columns).cast(REWARDS)
+
+
+def _measured(parts: Sequence[RewardPart], reasons: Reasons) -> Flags:
+    """Turns of frozen models that a reward gave a number."""
+    frozen = reasons.code == reasons.texts.get(FROZEN, -2)
+    return frozen & np.any([part.given for part in parts], axis=0)
 
 
 def _named(parts: Sequence[RewardPart], has_parts: Flags) -> pa.Array:

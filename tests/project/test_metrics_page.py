@@ -20,6 +20,7 @@ from stages.base import Account
 from stages.evaluate import Estimate, Score
 from stages.tables.parquet import TableRef, TableSink
 from tests.pipeline.test_metrics import SEPARATE, tool_turn, two_groups, with_sources
+from tests.support.tables import named_values
 from workflows.trajectory import CREDIT, PARTITION, TURNS, UPDATES, rows_to_table
 
 PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
@@ -57,6 +58,8 @@ def everything(folder: Path) -> dict[str, float]:
         noted = {"event": "control", "step": "note", "tool": None}
         episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0) | noted)
         episode["episodes"][0]["stop_reason"] = "finished"
+        graded = {"branch_right": 1.0, "final_right": 0.0, "satisfied": 1.0}
+        episode["rewards"][-1]["reward_parts"] += named_values(graded)
     tables = with_sources(folder, episodes, ("a", "b"))
     update: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in UPDATES}
     update |= {

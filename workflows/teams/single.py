@@ -7,6 +7,7 @@ from workflows.graph import LlmStep, Workflow
 from workflows.parsers import Tag
 from workflows.prompts import parse_template
 from workflows.roles import Role
+from workflows.teams.kinds import task_kind
 
 
 def reply_in(tag: str) -> str:
@@ -19,10 +20,17 @@ def reply_in(tag: str) -> str:
     return f"Reply: <{tag}>your answer</{tag}>"
 
 
-def build(prompt: str | None = None, answer_tag: str = "answer", max_response_tokens: int = 48) -> Workflow:
+def build(
+    prompt: str | None = None,
+    answer_tag: str = "answer",
+    max_response_tokens: int | None = None,
+    task: str | None = None,
+) -> Workflow:
     """Question → `<answer>…</answer>`.
 
     Args:
+        task: "questions", "mathematics" or "code": prompt, answer and grading are then those of the teams
+            `voting`, `evaluate_optimise` and `orchestrate_workers`, of which this is the control.
         prompt: template of the message; its variables are fields of the task's inputs. It should ask for
             the answer inside the tag. One demonstration is shown where it uses `{question}` only.
         answer_tag: the tag that holds the answer.
@@ -31,6 +39,8 @@ def build(prompt: str | None = None, answer_tag: str = "answer", max_response_to
     Raises:
         WorkflowError: an option of the wrong kind, or a prompt that is not a template or uses no input.
     """
+    if task is not None:
+        return _control(task, prompt, answer_tag, max_response_tokens)
     if not isinstance(answer_tag, str) or not (prompt is None or isinstance(prompt, str)):
         raise WorkflowError("options prompt and answer_tag are texts")
     text = f"Question: {{question}}\n{reply_in(answer_tag)}" if prompt is None else prompt
@@ -47,11 +57,37 @@ def build(prompt: str | None = None, answer_tag: str = "answer", max_response_to
         )
         if shown
         else (),
-        max_response_tokens=max_response_tokens,
+        max_response_tokens=48 if max_response_tokens is None else max_response_tokens,
     )
     return Workflow(
         "single",
         roles=[solver],
         steps=[LlmStep("solve", "solver", {name: f"task.{name}" for name in variables})],
         answer_step="solve",
+    )
+
+
+def _control(task: str, prompt: str | None, answer_tag: str, max_response_tokens: int | None) -> Workflow:
+    """One role that does what each branch of a team does.
+
+    Raises:
+        WorkflowError: an unknown task, or an option that the task decides.
+    """
+    kind = task_kind(task)
+    if prompt is not None or answer_tag != "answer":
+        raise WorkflowError("option task decides prompt and answer_tag; leave these two out, or task")
+    solver = Role(
+        "solver",
+        prompt=kind.statement + kind.form,
+        parser=kind.parser,
+        demonstrations=((kind.shown, kind.tagged(kind.right)),),
+        max_response_tokens=max_response_tokens or kind.max_response_tokens,
+    )
+    return Workflow(
+        "single",
+        roles=[solver],
+        steps=[LlmStep("solve", "solver", kind.inputs)],
+        answer_step="solve",
+        branch_steps=["solve"],
+        task=kind.name,
     )

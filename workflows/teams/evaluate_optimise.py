@@ -1,0 +1,145 @@
+"""`evaluate_optimise`: draft, judge, improve, until the judge is satisfied.
+
+    generate → evaluate ─(not satisfied, a round is left)→ generate → …
+
+The evaluator says a verdict, how sure it is, and feedback. The last draft is judged too, so every draft has
+a verdict. The episode ends as `finished` with a satisfied evaluator, else as `loop_limit`.
+
+With `conversations = true` generator and evaluator each keep a conversation of their own: the task stands in
+its first message, and feedback, or a new draft, is the next message of the user. Without, each prompt is new
+and shows the last draft and the feedback on it.
+
+A reply of the evaluator that breaks its form reads as the last filled occurrence of each tag. One without a
+readable verdict is not satisfied; feedback that can't be read is the reply's text, or that there was none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from workflows.graph import Edge, LlmStep, Source, Workflow
+from workflows.parsers import StrictTags
+from workflows.prompts import Trim
+from workflows.roles import Role
+from workflows.state import Output, State
+from workflows.teams.kinds import TaskKind, check_count, task_kind
+from workflows.teams.qa_passages import check_flags
+from workflows.teams.voting import generator
+
+VERDICTS: Final = ("satisfied", "unsatisfied")
+CONFIDENCES: Final = ("low", "medium", "high")
+NO_FEEDBACK: Final = "(no feedback)"
+_NONE: Final = "none"
+_FORM: Final = (
+    f"verdict: {', '.join(VERDICTS)}\nconfidence: {', '.join(CONFIDENCES)}\n"
+    "Reply: <verdict>one word</verdict>\n<confidence>one word</confidence>\n"
+    "<feedback>what to change</feedback>"
+)
+
+
+def build(task: str = "questions", max_rounds: int = 3, conversations: bool = False) -> Workflow:
+    """The workflow.
+
+    Args:
+        task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
+        max_rounds: drafts of an episode, at most.
+        conversations: generator and evaluator see their own earlier turns as a chat.
+
+    Raises:
+        WorkflowError: an option of the wrong kind or out of range.
+    """
+    kind = task_kind(task)
+    check_count("max_rounds", max_rounds, 1)
+    check_flags(conversations=conversations)
+
+    def draft(state: State) -> str:
+        return kind.answer(state["generate"])
+
+    def last_feedback(state: State) -> str:
+        return feedback(state["evaluate"]) if state.ran("evaluate") else _NONE
+
+    def last_draft(state: State) -> str:
+        return draft(state) if state.ran("generate") else _NONE
+
+    drafting: dict[str, Source] = {**kind.inputs, "feedback": last_feedback}
+    if not conversations:
+        drafting["draft"] = last_draft
+    edges = [Edge("generate", "evaluate")]
+    if max_rounds > 1:
+        edges.append(Edge("evaluate", "generate", when=not_satisfied, limit=max_rounds - 1))
+    return Workflow(
+        "evaluate_optimise",
+        roles=_talking(kind) if conversations else _forgetful(kind),
+        steps=[
+            LlmStep("generate", "generator", drafting),
+            LlmStep("evaluate", "evaluator", {**kind.only_stated(kind.inputs), "draft": draft}),
+        ],
+        edges=edges,
+        answer_step="generate",
+        branch_steps=["generate"],
+        verdict_step="evaluate",
+        task=kind.name,
+    )
+
+
+def not_satisfied(state: State) -> bool:
+    """Whether the evaluator wants another draft."""
+    return (state["evaluate"].best or {}).get("verdict") != "satisfied"
+
+
+def feedback(output: Output) -> str:
+    """What the evaluator wants changed."""
+    read = (output.best or {}).get("feedback") or ""
+    return str(read).strip() or output.text.strip() or NO_FEEDBACK
+
+
+def _forgetful(kind: TaskKind) -> list[Role]:
+    first = {**kind.shown, "draft": _NONE, "feedback": _NONE}
+    later = {**kind.shown, "draft": kind.wrong, "feedback": "This is wrong."}
+    drafter = Role(
+        "generator",
+        prompt=f"{kind.statement}Last answer: {{draft}}\nFeedback: {{feedback}}\n{kind.form}",
+        parser=kind.parser,
+        demonstrations=((first, kind.tagged(kind.wrong)), (later, kind.tagged(kind.right))),
+        trim=_trims("draft", "feedback"),
+        max_response_tokens=kind.max_response_tokens,
+    )
+    return [drafter, _evaluator(kind)]
+
+
+def _talking(kind: TaskKind) -> list[Role]:
+    drafter = generator(
+        kind,
+        "generator",
+        conversation=True,
+        follow_up=f"Feedback: {{feedback}}\n{kind.reminder}{kind.form}",
+        trim=_trims("feedback"),
+    )
+    later = f"New answer: {{draft}}\nIs it right?\n{_FORM}"
+    return [drafter, _evaluator(kind, conversation=True, follow_up=later)]
+
+
+def _evaluator(kind: TaskKind, **more: Any) -> Role:
+    shown = {**kind.only_stated(kind.shown), "draft": kind.wrong}
+    return Role(
+        "evaluator",
+        prompt=f"{kind.statement}Answer: {{draft}}\nIs it right?\n{_FORM}",
+        parser=StrictTags(
+            ("verdict", "confidence", "feedback"),
+            choices={"verdict": VERDICTS, "confidence": CONFIDENCES},
+            lenient="last",
+            missing="empty",
+        ),
+        demonstrations=((shown, _said("unsatisfied", "high", "This is wrong.")),),
+        trim=_trims("draft"),
+        max_response_tokens=96,
+        **more,
+    )
+
+
+def _said(verdict: str, confidence: str, said: str) -> str:
+    return f"<verdict>{verdict}</verdict>\n<confidence>{confidence}</confidence>\n<feedback>{said}</feedback>"
+
+
+def _trims(*names: str) -> tuple[Trim, ...]:
+    return tuple(Trim(name, by="word") for name in names)
