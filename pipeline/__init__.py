@@ -1,1 +1,1 @@
-"""What runs, in which order, with which settings, and where it is recorded."""
+"""What runs, in which order, with which settings, and where is it recorded? Work on tables is in stages."""

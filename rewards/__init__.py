@@ -1,1 +1,1 @@
-"""How good what happened was, and who gets the credit."""
+"""How good was what happened, and who gets the credit? Tables in, tables out; no engine, model or cluster."""

@@ -1,1 +1,1 @@
-"""Who acts, in what order, with which tools, and what is recorded."""
+"""Who acts, in what order, with which tools, and what is recorded? No engine, no reward, no cluster."""

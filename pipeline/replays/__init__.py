@@ -1,1 +1,1 @@
-"""Stored tables through the pure stages again: replays of a run, and ablations over one set of turns."""
+"""What comes of stored tables with other settings? Pure stages over a run; its plays stay."""

@@ -1,4 +1,4 @@
-"""The report: one HTML page of a run, an iteration or an evaluation, which needs nothing beside itself.
+"""What does one HTML page show of a run, an iteration or an evaluation? All is in the file: no server.
 
     source   what the report is of: the stores to read
     rows     tables → the episodes and turns that the page has, each text once

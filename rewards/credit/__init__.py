@@ -1,1 +1,1 @@
-"""Credit methods: whole groups of turns in, returns and advantages out."""
+"""Who gets the credit? Whole groups of turns in, returns and advantages out; token level is in stages."""

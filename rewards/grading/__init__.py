@@ -1,1 +1,1 @@
-"""Graders: text in, a number out. No episodes, no tables."""
+"""Is a text right? Text in, a number out; no episodes and no tables."""

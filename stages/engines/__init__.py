@@ -1,1 +1,1 @@
-"""Engines: what samples tokens. One small protocol, several back ends."""
+"""Who samples tokens? One small protocol and several back ends; what is asked of them, workflows say."""

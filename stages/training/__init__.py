@@ -1,1 +1,1 @@
-"""Training: packing, losses, the DeepSpeed worker and its checkpoints."""
+"""How do weights move? A trainer's processes, updates and checkpoints; rows come ready from the partition."""

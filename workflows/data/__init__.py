@@ -1,4 +1,4 @@
-"""Task sets: those that ship, and the loaders for one's own."""
+"""Which tasks are there? Those that ship, and loaders for one's own; nothing of what a task is for."""
 
 from __future__ import annotations
 

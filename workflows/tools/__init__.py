@@ -1,1 +1,1 @@
-"""Tools that roles can use."""
+"""What can roles use beside words? Search and programs; when they are used, workflows say."""

@@ -1,1 +1,1 @@
-"""Running and judging programs that a model wrote. Start at `judge.CodeJudge`."""
+"""What does a program that a model wrote do? Sandbox and verdicts, from `judge.CodeJudge`; no reward."""
