@@ -27,7 +27,7 @@ def ui(
     from pipeline.run.signals import Stopped, raise_on_stop_signals, stop_is_the_end
     from pipeline.settings.names import without_password
     from pipeline.tracking.mlflow_store import tracking_uri
-    from pipeline.tracking.server import serving
+    from pipeline.tracking.server import newest_page, serving
     from pipeline.views.output import print_lines
     from workflows.errors import CadreError
 
@@ -38,7 +38,8 @@ def ui(
     raise_on_stop_signals()
     try:
         with serving(uri, host, port, anyone=anyone) as (process, address):
-            typer.echo(f"MLflow: {address}   (Ctrl-C ends it)")  # flushed: readers wait for it
+            # flushed: readers wait for it
+            typer.echo(f"MLflow: {address}{newest_page(address)}   (Ctrl-C ends it)")
             code = process.wait()
     except Stopped:
         stop_is_the_end()

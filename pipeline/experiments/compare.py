@@ -13,12 +13,15 @@ from pipeline.experiments.comparison import Comparison, as_dict, compare
 from pipeline.experiments.comparison_plots import comparison_files
 from pipeline.experiments.comparison_view import comparison_page
 from pipeline.experiments.sweep_folder import SweepFolder
-from pipeline.experiments.sweep_record import FOLDER, reopen_record
+from pipeline.experiments.sweep_record import FOLDER, RUNS, reopen_record, sweep_links
 from pipeline.settings.names import slug
 from pipeline.store.folder import Folder
 from pipeline.store.history import History, read_history
 from pipeline.store.run import Run
 from pipeline.store.runs import find_run, is_sweep
+from pipeline.tracking.mlflow import MlflowTracker
+from pipeline.tracking.mlflow_store import artifact_folder, tracking_uri
+from pipeline.tracking.mlflow_view import of_runs
 from pipeline.views.render import as_text, echo, make_console, places, plain
 from stages.tables.parquet import write_bytes
 from workflows.errors import UsageError
@@ -47,16 +50,14 @@ def compare_command(
     comparison = compare(named.histories, named.labels, last)
     folder = out or _default_folder(named, names, root)
     files = write_comparison(comparison, folder)
-    link = None
     # a comparison with other runs does not belong on the page of the sweep
-    if len(named.sweeps) == 1 and len(named.labels) == len(named.histories):
-        link = _record(named.sweeps[0], files)
+    alone = len(named.sweeps) == 1 and len(named.labels) == len(named.histories)
+    links = _record(named.sweeps[0], files) if alone else _links(named.histories)
     if as_json:
-        data = as_dict(comparison) | {"folder": folder, "files": sorted(files)}
+        data = as_dict(comparison) | {"folder": folder, "files": sorted(files), "links": links}
         sys.stdout.write(json.dumps(plain(data), indent=1) + "\n")
         return
-    where = {"plots": folder} | ({"MLflow": link} if link else {})
-    echo(make_console(), comparison_page(comparison), Text(), places(where))
+    echo(make_console(), comparison_page(comparison), Text(), places({"plots": folder} | links))
 
 
 def named_runs(names: Sequence[str], root: str) -> Named:
@@ -99,9 +100,37 @@ def _default_folder(named: Named, names: Sequence[str], root: str) -> str:
     return Folder(root).child(f"comparisons/{slug('-'.join(h.name for h in named.histories))}").url
 
 
-def _record(sweep: SweepFolder, files: dict[str, bytes]) -> str | None:
+def _record(sweep: SweepFolder, files: dict[str, bytes]) -> dict[str, str]:
+    """Put the files on the sweep's page; links to the pages of its runs and of itself."""
     tracker = reopen_record(sweep)
     try:
-        return tracker.link() if tracker.log_files(FOLDER, files) else None
+        logged = tracker.log_files(FOLDER, files)
+        return sweep_links(sweep, tracker) if logged else {}
     finally:
         tracker.close()
+
+
+def _links(histories: Sequence[History]) -> dict[str, str]:
+    """A link to MLflow's page of these runs, where one experiment has all of them."""
+    ids = [history.info.get("tracker", {}).get("run_id") for history in histories]
+    places = {_place(history) for history in histories}
+    if not all(ids) or len(places) != 1 or None in places:
+        return {}
+    uri, experiment = next(place for place in places if place)
+    view = of_runs([str(run_id) for run_id in ids])
+    tracker = MlflowTracker(uri, experiment, artifact_folder(uri))
+    try:
+        tracker.open_experiment(view)
+        link = tracker.runs_link(view.key)
+        return {RUNS: link} if link else {}
+    finally:
+        tracker.close()
+
+
+def _place(history: History) -> tuple[str, str] | None:
+    """The address of MLflow and the experiment that a run was recorded in; None where it was not."""
+    tracking = history.kept.get("tracking", {})
+    if tracking.get("uri") == "none":
+        return None
+    root = history.url.rpartition("/")[0]
+    return tracking_uri(tracking.get("uri"), root), tracking.get("experiment", "cadre")

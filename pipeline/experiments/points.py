@@ -31,6 +31,13 @@ class Point:
         return {"sharing": self.sharing, "overrides": list(self.overrides)}
 
     @property
+    def values(self) -> dict[str, str]:
+        """By name, the settings that the sweep varies, as they are at this point."""
+        pairs = [override.partition("=") for override in self.overrides]
+        settings = {key.strip(): value for key, _, value in pairs}
+        return ({"regime": self.label.partition(", ")[0]} if self.sharing is not None else {}) | settings
+
+    @property
     def slug(self) -> str:
         """As part of a run's name: of a regime its word, of a setting its last key and its value."""
         parts = [_short(part) for part in self.label.split(", ")]

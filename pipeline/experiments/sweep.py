@@ -18,7 +18,7 @@ from rich.text import Text
 from pipeline.experiments.points import Point, points_of, seeds_of, settings_at
 from pipeline.experiments.process import Train, train_apart
 from pipeline.experiments.sweep_folder import Child, SweepFolder, finished_iterations
-from pipeline.experiments.sweep_record import FOLDER, begin_record, child_tags, point_metrics
+from pipeline.experiments.sweep_record import FOLDER, begin_record, child_tags, point_metrics, sweep_links
 from pipeline.plan.memory import memory_report
 from pipeline.plan.parameters import parameters_of
 from pipeline.run.signals import raise_on_stop_signals
@@ -26,7 +26,8 @@ from pipeline.settings.reading import parse_settings, read_settings, settings_to
 from pipeline.settings.schema import Settings
 from pipeline.store.lock import RunLock
 from pipeline.store.run import Run
-from pipeline.tracking.tracker import EvaluationRecord, Tracker
+from pipeline.tracking.mlflow_view import VARIES
+from pipeline.tracking.tracker import EvaluationRecord, Parameters, Tracker
 from pipeline.views.progress import RichProgress, duration
 from pipeline.views.render import echo, make_console, places, visible
 from workflows.errors import RunFailed, UsageError
@@ -167,8 +168,9 @@ def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
     with RunLock(folder.folder):
         points = {p.label: p.as_dict() for p in sweep.points}
         folder.begin(settings_toml(sweep.base), sweep.base.fingerprint(), points)
-        tags = {"sweep": sweep.name, "points": ", ".join(p.label for p in sweep.points)}
-        tracker = begin_record(folder, sweep.base.tracking, sweep.base.model_dump(mode="json"), tags)
+        tracker = begin_record(
+            folder, sweep.base.tracking, _parameters(sweep), sweep.base.workflow.use, sweep.root, _tags(sweep)
+        )
         ended_well = False
         try:
             for index in range(len(sweep.members)):
@@ -182,6 +184,37 @@ def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
         raise RunFailed(
             f"{len(failed)} of {len(sweep.members)} runs failed; the same command tries again\n  {causes}"
         )
+
+
+def _varied(sweep: Sweep) -> dict[str, list[str]]:
+    """The settings that the sweep varies, each with its values in order."""
+    names = dict.fromkeys(name for point in sweep.points for name in point.values)
+    return {
+        name: list(dict.fromkeys(p.values[name] for p in sweep.points if name in p.values)) for name in names
+    }
+
+
+def _tags(sweep: Sweep) -> dict[str, str]:
+    """Tags of the sweep's own page."""
+    values = {name: ", ".join(values) for name, values in _varied(sweep).items()}
+    points = ", ".join(point.label for point in sweep.points)
+    return {**values, "sweep": sweep.name, "points": points, VARIES: ", ".join(values)}
+
+
+def _parameters(sweep: Sweep) -> Parameters:
+    """What the sweep's own page says of its settings: those that its runs share, and what it varies."""
+    base = sweep.base
+    named = {
+        "workflow": base.workflow.use,
+        "model": ", ".join(dict.fromkeys(str(m.checkpoint) for m in base.models.values())),
+        "run.seed": ", ".join(str(seed) for seed in dict.fromkeys(m.seed for m in sweep.members)),
+    }
+    values = {name: ", ".join(values) for name, values in _varied(sweep).items()}
+    return Parameters(
+        base.model_dump(mode="json", exclude_defaults=True, exclude={"run": {"seed"}}),
+        named | values,
+        file=settings_toml(base),
+    )
 
 
 def check_points(sweep: Sweep) -> dict[str, Plan]:
@@ -216,7 +249,8 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
     child.state, child.cause = "running", None
     folder.write()
     settings = sweep.settings_of(
-        member, child_tags(folder, member.point.label, folder.data["tracker"].get("run_id"))
+        member,
+        child_tags(folder, member.point.label, folder.data["tracker"].get("run_id"), member.point.values),
     )
     progress = RichProgress(brief_seconds=float("inf"))  # the line that stays is ours
     done = finished_iterations(sweep.root, member.name)
@@ -271,7 +305,7 @@ def _compare(sweep: Sweep, folder: SweepFolder, tracker: Tracker, console: Conso
     files = write_comparison(comparison, where)
     tracker.log_files(FOLDER, files)
     tracker.log_evaluation(EvaluationRecord("points", len(named.histories), point_metrics(comparison)))
-    places_ = {"plots": where} | ({"MLflow": link} if (link := tracker.link()) else {})
+    places_ = {"plots": where} | sweep_links(folder, tracker)
     echo(console, Text(), comparison_page(comparison), Text(), places(places_))
 
 

@@ -98,8 +98,7 @@ def score_metrics(split: str, scores: list[dict[str, Any]]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for score in scores:
         name = f"evaluate/{slug(split)}/{slug(score['name'])}"
-        values = {name: score["mean"], f"{name}/low": score["low"], f"{name}/high": score["high"]}
-        metrics |= {key: value for key, value in values.items() if value is not None}
+        metrics[name] = score["mean"]
         metrics |= {f"{name}/pass_at_{k}": value for k, value in score["pass_at"].items()}
     return metrics
 

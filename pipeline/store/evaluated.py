@@ -45,8 +45,6 @@ class Evaluated:
         for score in self.scores:
             name = f"{prefix}/{slug(score.name)}"
             found[name] = score.estimate.mean
-            if score.estimate.low is not None and score.estimate.high is not None:
-                found |= {f"{name}/low": score.estimate.low, f"{name}/high": score.estimate.high}
             found |= {f"{name}/pass_at_{k}": value for k, value in score.pass_at.items()}
         for name, value in self.done.metrics.items():
             if name.startswith(("role/", "rollout/")):

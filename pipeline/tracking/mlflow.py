@@ -19,7 +19,8 @@ from pipeline.settings.program import hint
 from pipeline.tracking.deadline import Worker
 from pipeline.tracking.mlflow_record import MlflowRecord
 from pipeline.tracking.mlflow_store import MARK
-from pipeline.tracking.tracker import Contents, EvaluationRecord, Files, IterationRecord
+from pipeline.tracking.mlflow_view import View, view_page
+from pipeline.tracking.tracker import Contents, EvaluationRecord, Files, IterationRecord, Parameters
 
 if TYPE_CHECKING:
     from pipeline.metrics.alarms import Alarm
@@ -40,6 +41,7 @@ class MlflowTracker:
         warn: called with one sentence when the tracker fails, and again only after it has worked.
         begun: called with the run's id and link once they are known, on the caller's thread.
         start_seconds, log_seconds: how long a call may hold the run up.
+        views: of the experiment's page, saved when the run has logged something and when it ends.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class MlflowTracker:
         begun: Callable[[str, str | None], None] | None = None,
         start_seconds: float = START_SECONDS,
         log_seconds: float = LOG_SECONDS,
+        views: Sequence[View] = (),
     ) -> None:
         self.uri = uri
         self.problem: str | None = None  # why the last call failed; None if it did not
@@ -59,6 +62,8 @@ class MlflowTracker:
         self._begun, self._announced = begun, False
         self._seconds = {"start": start_seconds, "log": log_seconds}
         self._begin: Callable[[], str] | None = None
+        self._said: set[str] = set()
+        self._views, self._views_saved = tuple(views), False
         self._worker = Worker("cadre-tracking")
         self._worker.submit(self._record.connect)  # imports MLflow while the caller starts other things
 
@@ -70,7 +75,7 @@ class MlflowTracker:
         self,
         run_name: str,
         run_id: str | None,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | Parameters,
         tags: Mapping[str, str],
         key: str | None = None,
         wait: bool = True,
@@ -80,14 +85,15 @@ class MlflowTracker:
         Args:
             run_id: of the MLflow run that earlier processes wrote to. If the store has no such run
                 (any more), a new one is begun: compare the id that comes back.
-            settings: nested; logged once. One that differs from what is logged becomes a tag
-                `changed/<setting>`.
+            settings: nested, or `Parameters`; logged once. One that differs from what is logged becomes a
+                tag `changed/<setting>`.
             key: names the Cadre run. Without a `run_id`, a run with this key is continued: the
                 process that began it may have ended before it could store the id.
             wait: without it this returns at once, and the first `log_iteration` waits instead.
         """
         key = key or uuid.uuid4().hex
-        self._begin = lambda: self._record.begin(run_name, run_id, key, settings, tags)
+        parameters = settings if isinstance(settings, Parameters) else Parameters(settings)
+        self._begin = lambda: self._record.begin(run_name, run_id, key, parameters, tags)
         if not wait:
             self._worker.submit(self._begin)
             return None
@@ -96,7 +102,7 @@ class MlflowTracker:
     def log_iteration(self, record: IterationRecord) -> bool:
         """Log metrics at the iteration's step, and files under `iterations/<iteration>/`.
 
-        Metrics that MLflow would refuse or bend (not finite, not a number, a bad name) are left out,
+        Metrics that are not finite are counted and left out, and names that MLflow would refuse are changed,
         so that they cost no others. Alarms are tags of the run: `alarms` names them, `alarm/<name>` says
         what each is, and the tag of one that is over goes.
         """
@@ -127,6 +133,9 @@ class MlflowTracker:
         if self.run_id is None and self._begin is not None:
             self._begin()
         self._record.log_metrics(record.index, record.metrics, record.at, mark)
+        if mark != MARK or not self._views_saved:  # evaluations bring names that no iteration has
+            self._save_views(self._views)
+            self._views_saved = True
 
     def _log_contents(self, contents: Contents, folder: str) -> None:
         """On the worker's thread; what is there is replaced."""
@@ -152,6 +161,8 @@ class MlflowTracker:
         if self.run_id is not None:
             status = "FAILED" if failed else "FINISHED"
             self._safely("log", lambda: self._record.end(status), None)
+            if self._views and self.problem is None:
+                self.save_views(*self._views)
         self._worker.close()
 
     def _safely(self, kind: str, call: Callable[[], T], otherwise: T) -> T:
@@ -168,10 +179,49 @@ class MlflowTracker:
             self.problem = cause
             return otherwise
         self.problem = None
+        self._say_renamed()
         if self._begun is not None and self.run_id is not None and not self._announced:
             self._announced = True
             self._begun(self.run_id, self.link())
         return result
+
+    def _say_renamed(self) -> None:
+        """Say once of each name that MLflow does not take what it is called there."""
+        new = {name: key for name, key in list(self._record.renamed.items()) if name not in self._said}
+        if new:
+            self._said |= new.keys()
+            names = ", ".join(f"{name!r} is {key!r}" for name, key in list(new.items())[:3])
+            more = f", and {len(new) - 3} more" if len(new) > 3 else ""
+            self._warn(f"MLflow does not take these names as they are; there {names}{more}")
+
+    def open_experiment(self, *views: View) -> None:
+        """Take the experiment as it is, without a run, and save views of its page."""
+
+        def take() -> None:
+            if self._record.find_experiment() is not None:
+                self._save_views(views)
+
+        self._safely("start", take, None)
+
+    def save_views(self, *views: View) -> None:
+        """Save views of the experiment's page with what its runs have logged by now."""
+
+        self._safely("log", lambda: self._save_views(views), None)
+
+    def _save_views(self, views: Sequence[View]) -> None:
+        """On the worker's thread. A view that can't be saved costs nothing but itself, and one warning."""
+        try:
+            for view in views:
+                self._record.save_view(view)
+        except Exception as error:
+            if "view" not in self._said:
+                self._said.add("view")
+                self._warn(f"MLflow keeps no view of its page: {without_password(_first_line(error))}")
+
+    def runs_link(self, key: str | None) -> str | None:
+        """How to open the page of the experiment's training runs, as the view of this key shows them."""
+        experiment_id = self._record.experiment_id
+        return None if experiment_id is None else page_link(self.uri, view_page(experiment_id, key))
 
 
 def alarm_tags(alarms: Sequence[Alarm]) -> dict[str, str]:
@@ -186,7 +236,11 @@ def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | N
     """How to open the page of an MLflow run; None if there is none."""
     if experiment_id is None or run_id is None:
         return None
-    page = f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
+    return page_link(uri, f"/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning")
+
+
+def page_link(uri: str, page: str) -> str:
+    """How to open a page of MLflow at `uri`: a link, or the command that serves the page and then a link."""
     if uri.startswith(("http://", "https://")):
         return without_password(uri.rstrip("/")) + page
     command = hint(f"ui --uri {shlex.quote(without_password(uri))}")

@@ -6,17 +6,29 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.tracking.mlflow_store import MARK, clean, create_database, flatten, local_database, mlflow_key
+from pipeline.tracking.mlflow_store import (
+    MARK,
+    clean,
+    create_database,
+    distinct_key,
+    flatten,
+    leaves,
+    local_database,
+    mlflow_key,
+)
 from pipeline.tracking.mlflow_traces import log_traces
+from pipeline.tracking.mlflow_view import View, view_tag
 from pipeline.tracking.spans import Trace
+from pipeline.tracking.tracker import Parameters
 from workflows.errors import CadreError
 
 KEY_TAG: Final = "cadre_run"
@@ -24,6 +36,8 @@ NOTE_TAG: Final = "mlflow.note.content"
 NOTE_HEAD: Final = "**The last iteration**, until you write something of your own here.\n\n"
 MAX_PARAMS: Final = 500
 MAX_TAG: Final = 5000
+SETTINGS_FILE: Final = "settings.toml"
+VIEWED_RUNS: Final = 100  # whose metrics and parameters a view is made from
 
 # Read by MLflow when it is imported or used. What the user has set stays.
 _ENVIRONMENT: Final = {
@@ -53,6 +67,7 @@ class MlflowRecord:
         self.experiment_id: str | None = None
         self._client: Any = None
         self._logged: dict[str, set[int]] = {}  # mark → steps whose metrics are there
+        self.renamed: dict[str, str] = {}  # names that MLflow does not take → names that they have there
         self._tags: dict[str, dict[str, str]] = {}  # prefix → the tags as they are there
 
     def connect(self) -> None:
@@ -73,7 +88,12 @@ class MlflowRecord:
         self._client = MlflowClient(self.uri)
 
     def begin(
-        self, name: str, run_id: str | None, key: str, settings: Mapping[str, Any], tags: Mapping[str, str]
+        self,
+        name: str,
+        run_id: str | None,
+        key: str,
+        parameters: Parameters,
+        tags: Mapping[str, str],
     ) -> str:
         """Go on with the run of this id or, failing that, of this key; begin one if there is none."""
         if self.run_id is not None:  # an earlier call, that came back after its deadline, has done it
@@ -86,10 +106,38 @@ class MlflowRecord:
             run = self._client.create_run(experiment_id, tags=key_tag, run_name=name)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
-        self._log_settings(run, settings, tags)
+        self._log_settings(run, parameters, tags)
         self._logged, self._tags = {}, {}
-        self.experiment_id, self.run_id = run.info.experiment_id, str(run.info.run_id)
+        self.experiment_id = run.info.experiment_id
+        if parameters.file is not None:
+            with tempfile.TemporaryDirectory(prefix="cadre-") as temporary:
+                (Path(temporary) / SETTINGS_FILE).write_text(parameters.file, "utf-8")
+                self._client.log_artifacts(run.info.run_id, temporary)
+        self.run_id = str(run.info.run_id)
         return self.run_id
+
+    def save_view(self, view: View) -> None:
+        """Save a view of the experiment's page, made for the runs that are there now.
+
+        A view that says the same is left as it is.
+        """
+        runs, all_runs = (
+            self._client.search_runs([self.experiment_id], where, max_results=VIEWED_RUNS)
+            for where in (view.where, "")
+        )
+        metrics, others = (sorted({m for run in each for m in run.data.metrics}) for each in (runs, all_runs))
+        params = sorted({name for run in runs for name in run.data.params})
+        name, value = view_tag(view, metrics, params, time.time(), others)
+        known = json.loads(self._client.get_experiment(self.experiment_id).tags.get(name, "{}"))
+        if known.get("state") != json.loads(value)["state"]:
+            self._client.set_experiment_tag(self.experiment_id, name, value)
+
+    def find_experiment(self) -> str | None:
+        """Open the store, and take the experiment if it is there; its id."""
+        self.connect()
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        self.experiment_id = None if experiment is None else str(experiment.experiment_id)
+        return self.experiment_id
 
     def log_metrics(
         self, step: int, metrics: Mapping[str, float], at: float | None, mark: str = MARK
@@ -106,6 +154,7 @@ class MlflowRecord:
         # to what is there, which MLflow drops. One batch, of up to 1000, is one transaction; the mark
         # is its last.
         milliseconds = int((time.time() if at is None else at) * 1000)
+        self._note_renamed(metrics)
         values = clean(metrics) | {mark: float(step)}
         batch = [Metric(name, value, milliseconds, step) for name, value in values.items()]
         self._client.log_batch(self.run_id, metrics=batch)
@@ -148,6 +197,9 @@ class MlflowRecord:
     def end(self, status: str) -> None:
         self._client.set_terminated(self.run_id, status)
 
+    def _note_renamed(self, names: Iterable[str]) -> None:
+        self.renamed |= {name: key for name in names if (key := distinct_key(name)) != name}
+
     def _experiment_id(self) -> str:
         experiment = self._client.get_experiment_by_name(self.experiment)
         if experiment is None:
@@ -179,20 +231,25 @@ class MlflowRecord:
         runs = self._client.search_runs([experiment_id], f"tags.{KEY_TAG} = '{key}'", max_results=1)
         return runs[0] if runs else None
 
-    def _log_settings(self, run: Any, settings: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    def _log_settings(self, run: Any, parameters: Parameters, tags: Mapping[str, str]) -> None:
         """Settings become parameters once. MLflow refuses to change one, so a change becomes a tag."""
         from mlflow.entities import Param, RunTag
 
         logged, run_tags = run.data.params, run.data.tags
-        values = flatten(settings)
+        named = flatten(parameters.named)
+        values = named | flatten(parameters.settings)
+        now = flatten(parameters.whole or {}) | values
+        self._note_renamed(".".join(path) for path, _ in leaves(parameters.settings))
         room = max(0, MAX_PARAMS - len(logged))
         new = [Param(name, value) for name, value in values.items() if name not in logged][:room]
-        changed = {mlflow_key(f"changed/{name}"): (name, value) for name, value in values.items()}
+        # one that a run in progress did not have is a change as well: the iterations before had its default
+        later = {param.key for param in new} - named.keys() if logged else set()
+        changed = {mlflow_key(f"changed/{name}"): (name, value) for name, value in now.items()}
         # a setting that was changed and is changed back keeps its tag, with the value of now
         tags = dict(tags) | {
             tag: value
             for tag, (name, value) in changed.items()
-            if tag in run_tags or logged.get(name, value) != value
+            if tag in run_tags or logged.get(name, value) != value or name in later
         }
         self._client.log_batch(
             run.info.run_id, params=new, tags=[RunTag(mlflow_key(k), v[:MAX_TAG]) for k, v in tags.items()]

@@ -6,6 +6,7 @@ Limits and refusals are those of MLflow 3.17.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ DATABASE: Final = "mlflow.db"
 ARTIFACTS: Final = "mlflow-artifacts"
 MARK: Final = "iteration"  # the metric that says an iteration is logged
 MAX_VALUE: Final = 500  # characters of one setting; the settings file is logged whole
+NOT_FINITE: Final = "not_finite"  # the metric that counts numbers which were NaN or infinite
 STALE_SECONDS: Final = 600.0
 _SCHEMES: Final = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "databricks-uc")
 
@@ -102,29 +104,60 @@ def create_database(path: Path, artifacts: str | None) -> None:
 
 
 def clean(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics that MLflow takes as they are: finite numbers under valid names; the rest is left out."""
-    kept = {}
+    """The metrics as MLflow takes them: finite numbers under names that it allows.
+
+    A name that it does not allow is changed as `distinct_key` does. Numbers that are not finite are left out
+    and counted in `not_finite`; what is not a number is left out.
+    """
+    kept, not_finite = {}, 0
     for name, value in metrics.items():
-        valid = name == mlflow_key(name) and name != MARK
-        if valid and isinstance(value, int | float) and math.isfinite(value):
-            kept[name] = float(value)
+        if not isinstance(value, int | float):
+            continue
+        if math.isfinite(value):
+            kept[distinct_key(name, name if name == MARK else None)] = float(value)
+        else:
+            not_finite += 1
+    if not_finite:
+        kept[NOT_FINITE] = kept.get(NOT_FINITE, 0.0) + not_finite
     return kept
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `section.key` to text. Passwords in URLs are left out, long values cut."""
+def distinct_key(name: str, what: str | None = None) -> str:
+    """A name that MLflow takes: `name` itself or, where it had to change, one that ends with a hash, so that
+    `a[0]` and `a_0_` stay two. `what` tells two of one name apart."""
+    key = mlflow_key(name)
+    if key == name and what is None:
+        return key
+    return (
+        f"{key[:240]}-{hashlib.blake2b((what or name).encode('utf-8', 'replace'), digest_size=3).hexdigest()}"
+    )
+
+
+def flatten(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings as `section.key` to text. Passwords in URLs are left out, long values cut.
+
+    A name that MLflow does not take, or that another setting has, is changed as `distinct_key` does.
+    """
     flat: dict[str, str] = {}
+    for path, text in leaves(settings):
+        name = ".".join(path)
+        key = distinct_key(name)
+        flat[key if key not in flat else distinct_key(name, json.dumps(path))] = text
+    return flat
+
+
+def leaves(settings: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every setting of a nested mapping: its path, and its value as text."""
     for name, value in settings.items():
-        key = f"{prefix}{name}"
+        here = (*path, str(name))
         if isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value):
-            value = {str(i): v for i, v in enumerate(value)}
+            value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{key}.")
+            yield from leaves(value, here)
             continue
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
         text = without_password(text)
-        flat[mlflow_key(key)] = text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
-    return flat
+        yield here, text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
 def mlflow_key(name: str) -> str:

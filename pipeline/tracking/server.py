@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import httpx
 
 from pipeline.settings.program import hint
 from pipeline.tracking.mlflow_store import artifact_folder, local_database
+from pipeline.tracking.mlflow_view import TAG, all_runs, of_sweep, view_page
 from workflows.errors import CadreError, UsageError
 
 FIRST_PORT: Final = 5000
@@ -67,6 +68,38 @@ def serving(
             yield process, address
         finally:
             _end(process)
+
+
+def newest_page(address: str) -> str:
+    """The part of a link after the address: the training runs of the experiment that has the newest run.
+
+    A sweep's runs are shown by what it varies. Empty where the store has no run.
+    """
+    try:
+        experiments = _asked(address, "experiments/search", {"max_results": 1000}).get("experiments", [])
+        tags = {e["experiment_id"]: {t["key"] for t in e.get("tags", ())} for e in experiments}
+        runs = _asked(
+            address,
+            "runs/search",
+            {"experiment_ids": list(tags), "max_results": 1, "order_by": ["attributes.start_time DESC"]},
+        ).get("runs", [])
+    except httpx.HTTPError:
+        return ""
+    if not runs:
+        return ""
+    experiment_id = runs[0]["info"]["experiment_id"]
+    run_tags = {t["key"]: t["value"] for t in runs[0]["data"].get("tags", ())}
+    views = [of_sweep(run_tags["sweep"], ())] if "sweep" in run_tags else []
+    keys = [v.key for v in (*views, all_runs()) if f"{TAG}{v.key}" in tags[experiment_id]]
+    return view_page(experiment_id, keys[0] if keys else None)
+
+
+def _asked(address: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What MLflow's server answers, as it answers its own page."""
+    url = f"{address}/api/2.0/mlflow/{what}"
+    answer = httpx.post(url, json=body, timeout=20, trust_env=False).raise_for_status()
+    data: dict[str, Any] = answer.json()
+    return data
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:

@@ -26,6 +26,23 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a record says of its settings.
+
+    Args:
+        settings: nested; those that were set, each a parameter of its own.
+        named: what people compare runs by, such as the regime; parameters too, whether set or not.
+        whole: all settings, nested: one that changes later is noted though it was at its default.
+        file: all settings as TOML, kept as a file.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
+    whole: Mapping[str, Any] | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IterationRecord:
     """One iteration as it is recorded.
 
@@ -62,7 +79,7 @@ class Tracker(Protocol):
         self,
         run_name: str,
         run_id: str | None,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | Parameters,
         tags: Mapping[str, str],
         key: str | None = None,
         wait: bool = True,
@@ -86,6 +103,10 @@ class Tracker(Protocol):
         """How to look at the record, for people."""
         ...
 
+    def runs_link(self, key: str | None) -> str | None:
+        """How to look at all training runs beside each other, as the view of this key shows them."""
+        ...
+
     def close(self, failed: bool = False) -> None:
         """Say that the run has ended for now."""
         ...
@@ -107,6 +128,9 @@ class NoTracker:
         return False
 
     def link(self) -> None:
+        return None
+
+    def runs_link(self, key: str | None) -> None:
         return None
 
     def close(self, failed: bool = False) -> None:

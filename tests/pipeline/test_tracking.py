@@ -16,6 +16,7 @@ from pipeline.tracking.mlflow_store import (
     local_database,
     tracking_uri,
 )
+from pipeline.tracking.tracker import Parameters
 from tests.support.mlflow_records import a_record, client_of, points, tracker_at
 
 
@@ -59,15 +60,50 @@ def test_a_repeated_iteration_is_logged_once_by_this_process_and_by_the_next(uri
     assert other.start("r", None, {}, {}, key="another run") != run_id
 
 
-def test_a_bad_value_costs_no_other_and_is_not_logged(uri, experiment):
-    tracker = tracker_at(uri, experiment)
+def test_numbers_that_are_not_finite_are_counted_and_names_are_told_apart_and_said_once(uri, experiment):
+    said = []
+    tracker = tracker_at(uri, experiment, warn=said.append)
     run_id = tracker.start("r", None, {}, {})
     metrics = {
-        "good": 1.5, "nan": math.nan, "inf": math.inf, "text": "x", "none": None, "a@b": 1.0, "/x": 1.0,
-        "a/../b": 1.0, "iteration": 77.0,
+        "good": 1.5, "nan": math.nan, "inf": math.inf, "text": "x", "none": None, "a@b": 1.0, "a(b": 2.0,
+        "a_b": 3.0, "/x": 4.0, "a/../b": 5.0, "a/b": 6.0, "iteration": 77.0,
     }  # fmt: skip
     assert tracker.log_iteration(a_record(3, metrics))
-    assert client_of(uri).get_run(run_id).data.metrics == {"good": 1.5, "iteration": 3.0}
+    assert tracker.log_iteration(a_record(4, metrics))
+    logged = client_of(uri).get_run(run_id).data.metrics
+    assert (logged["good"], logged["a_b"], logged["a/b"], logged["iteration"]) == (1.5, 3.0, 6.0, 4.0)
+    assert logged["not_finite"] == 2.0
+    assert sorted(logged.values()) == sorted([1.5, 2.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 77.0, 4.0])
+    assert len(said) == 1
+    assert "'a@b' is 'a_b-" in said[0]
+
+
+def test_parameters_whose_names_collide_are_told_apart(uri, experiment):
+    said = []
+    tracker = tracker_at(uri, experiment, warn=said.append)
+    settings = {"a@b": 1, "a_b": 2, "a(b": 3, "x": {"y": 4}, "x.y": 5}
+    params = client_of(uri).get_run(tracker.start("r", None, settings, {})).data.params
+    assert (params["a_b"], params["x.y"]) == ("2", "4")
+    assert sorted(params.values()) == ["1", "2", "3", "4", "5"]
+    assert len(said) == 1
+
+
+def test_what_was_set_becomes_parameters_and_a_change_of_a_default_is_noted(uri, experiment):
+    whole = {"ppo": {"lr": 1e-6, "eps": 1e-8}}
+    named = {"regime": "full"}
+    first = tracker_at(uri, experiment).start(
+        "r", None, Parameters({"ppo": {"lr": 1e-6}}, named, whole, 'a = "text"'), {}
+    )
+    run = client_of(uri).get_run(first)
+    assert run.data.params == {"regime": "full", "ppo.lr": "1e-06"}
+    assert not [tag for tag in run.data.tags if tag.startswith("changed/")]
+    assert [file.path for file in client_of(uri).list_artifacts(first)] == ["settings.toml"]
+    later = {"ppo": {"lr": 2e-6, "eps": 1e-5}}  # one of them was at its default
+    tracker_at(uri, experiment).start("r", first, Parameters(later, named, later), {})
+    run = client_of(uri).get_run(first)
+    assert run.data.params["ppo.lr"] == "1e-06"
+    tags = {name: text for name, text in run.data.tags.items() if name.startswith("changed/")}
+    assert tags == {"changed/ppo.lr": "2e-06", "changed/ppo.eps": "1e-05"}
 
 
 def test_more_metrics_than_one_batch_holds_are_all_logged(uri, experiment):

@@ -14,6 +14,8 @@ from pipeline.tracking.mlflow_store import (
 )
 from pipeline.tracking.tracker import Contents, IterationRecord
 
+PATIENCE = 300.0  # seconds: a busy machine is not an outage
+
 
 @pytest.fixture(scope="session")
 def uri(tmp_path_factory):
@@ -23,7 +25,7 @@ def uri(tmp_path_factory):
     left.mkdir()
     os.utime(left, (0, 0))
     uri = tracking_uri(None, str(root))
-    tracker = MlflowTracker(uri, "first", artifact_folder(uri), warn=pytest.fail)
+    tracker = MlflowTracker(uri, "first", artifact_folder(uri), warn=pytest.fail, start_seconds=PATIENCE)
     assert tracker.start("first", None, {}, {}) is not None
     tracker.close()
     assert sorted(p.name for p in root.iterdir()) == ["mlflow.db"]
@@ -45,7 +47,8 @@ def database(uri, tmp_path_factory):
 
 
 def tracker_at(uri, experiment, **options):
-    return MlflowTracker(uri, experiment, artifact_folder(uri), **{"warn": pytest.fail, **options})
+    patient = {"start_seconds": PATIENCE, "log_seconds": PATIENCE}
+    return MlflowTracker(uri, experiment, artifact_folder(uri), **{"warn": pytest.fail, **patient, **options})
 
 
 def client_of(uri):

@@ -26,6 +26,7 @@ from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run
+from pipeline.tracking.tracker import Parameters
 from stages.base import Quiet
 from tests.support.small_runs import make_run
 from tests.whole.test_kills import finish, start, tables, wait_for
@@ -281,7 +282,8 @@ def _check_logged_once(uri: str, names: list[str]) -> None:
 
     client = MlflowClient(uri)
     pages = {
-        p.info.run_name: p for p in client.search_runs([client.get_experiment_by_name("cadre").experiment_id])
+        p.data.tags.get("run", p.info.run_name): p
+        for p in client.search_runs([client.get_experiment_by_name("cadre").experiment_id])
     }
     assert sorted(pages) == sorted(["s", *names])
     for name in names:
@@ -313,8 +315,9 @@ def test_the_page_of_a_sweep_is_the_parent_of_its_runs_and_is_found_again(planne
     settings = sweep.base.model_copy(update={"tracking": parse_settings({}).tracking})
     folder = SweepFolder(sweep.root, sweep.name)
     folder.begin(settings_toml(settings), settings.fingerprint(), {})
-    dump = settings.model_dump(mode="json")
-    tracker = begin_record(folder, settings.tracking, dump, {"sweep": sweep.name})
+    parameters = Parameters(named={"regime": "full, separate"})
+    tags = {"sweep": sweep.name}
+    tracker = begin_record(folder, settings.tracking, parameters, "signal", sweep.root, tags)
     run_id = folder.data["tracker"]["run_id"]
     assert run_id is not None
     tracker.close()
