@@ -162,9 +162,10 @@ class Score:
 def summarise(evaluation: pa.Table, names: Sequence[str], solved_at: float = 1.0) -> list[Score]:
     """The scores of an evaluation: means over tasks of the mean over a task's samples.
 
-    Failed episodes count as 0. The interval is Student's t over tasks, at 95 %: samples of one task
-    are not independent, tasks are. With n samples of which c are solved (value ≥ `solved_at`), pass@k
-    is the unbiased 1 - C(n-c, k) / C(n, k) of arXiv:2107.03374, averaged over tasks.
+    Failed episodes count as 0. The interval is over tasks, at 95 %: samples of one task are not independent,
+    tasks are. It is Wilson's where all values are from 0 to 1 (`estimate_share`), else Student's t. With n
+    samples of which c are solved (value ≥ `solved_at`), pass@k is the unbiased 1 - C(n-c, k) / C(n, k) of
+    arXiv:2107.03374, averaged over tasks.
     """
     by_task: dict[str, dict[str, list[float]]] = {}
     for row in evaluation.to_pylist():
@@ -175,7 +176,7 @@ def summarise(evaluation: pa.Table, names: Sequence[str], solved_at: float = 1.0
     scores = []
     for name in names:
         samples = [by_task[task][name] for task in sorted(by_task)]
-        estimate = estimate_mean([math.fsum(s) / len(s) for s in samples])
+        estimate = estimate_score([math.fsum(s) / len(s) for s in samples])
         scores.append(Score(name, estimate, _pass_at(samples, solved_at)))
     return scores
 
@@ -194,6 +195,37 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
         return Estimate(mean, None, None, n)
     half = students_t(n - 1) * statistics.stdev(values) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
+
+
+def estimate_score(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval of scores: inside 0 to 1 where all values are, else Student's t.
+
+    Raises:
+        ValueError: no values.
+    """
+    share = bool(values) and all(0 <= value <= 1 for value in values)
+    return estimate_share(values) if share else estimate_mean(values)
+
+
+def estimate_share(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval of independent values from 0 to 1, which the interval never leaves.
+
+    It is Wilson's score interval (J. Am. Stat. Assoc. 22, 1927) with Student's t in place of the normal
+    quantile. Values between 0 and 1 vary less than yes and no of the same mean p: each counts as
+    p(1 - p) / s² values, s² being their variance.
+
+    Raises:
+        ValueError: no values.
+    """
+    plain = estimate_mean(values)
+    if plain.low is None:
+        return plain
+    p, variance = plain.mean, statistics.variance(values)
+    n = plain.tasks * (p * (1 - p) / variance if variance > 0 and 0 < p < 1 else 1.0)
+    c = students_t(plain.tasks - 1)
+    middle = (p + c * c / (2 * n)) / (1 + c * c / n)
+    half = c / (1 + c * c / n) * math.sqrt(p * (1 - p) / n + c * c / (4 * n * n))
+    return Estimate(p, max(0.0, min(middle - half, p)), min(1.0, max(middle + half, p)), plain.tasks)
 
 
 def students_t(freedom: int) -> float:

@@ -1,7 +1,8 @@
 """Several runs side by side: a pure function of the settings and numbers that each has stored.
 
 Runs that differ in their seed alone are repeats of one *variant*. A variant's numbers are means over its
-repeats; intervals are Student's t over them, at 95 %, and are missing where there is one run.
+repeats; intervals are over them, at 95 %, and are missing where there is one run. They are Student's t, and
+Wilson's, which stays from 0 to 1, for scores and returns that are known to.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline.metrics.cost import total_cost
 from pipeline.settings.program import hint
 from pipeline.store.history import History
 from pipeline.views.plots import MAX_SERIES
-from stages.evaluate import Estimate, estimate_mean
+from stages.evaluate import Estimate, estimate_mean, estimate_score
 from workflows.errors import UsageError
 
 RETURN: Final = "return/mean"
@@ -209,14 +210,25 @@ def _ends(run: History, metric: str, window: int) -> tuple[float, float] | None:
 
 
 def _change_of(runs: Sequence[History], metric: str, window: int) -> Change | None:
-    return _change(runs, lambda run: _ends(run, metric, window))
+    estimate = estimate_score if all(_is_share(run) for run in runs) else estimate_mean
+    return _change(runs, lambda run: _ends(run, metric, window), estimate)
 
 
-def _change(runs: Sequence[History], ends: Callable[[History], tuple[float, float] | None]) -> Change | None:
+def _is_share(run: History) -> bool:
+    """Whether all returns of a run are known to be from 0 to 1."""
+    ends = [(m.get("return/min"), m.get("return/max")) for m in run.iterations if RETURN in m]
+    return all(low is not None and high is not None and low >= 0 and high <= 1 for low, high in ends)
+
+
+def _change(
+    runs: Sequence[History],
+    ends: Callable[[History], tuple[float, float] | None],
+    estimate: Callable[[Sequence[float]], Estimate],
+) -> Change | None:
     pairs = [pair for run in runs if (pair := ends(run)) is not None]
     if not pairs:
         return None
-    return Change(estimate_mean([f for f, _ in pairs]), estimate_mean([t for _, t in pairs]), len(pairs))
+    return Change(estimate([f for f, _ in pairs]), estimate([t for _, t in pairs]), len(pairs))
 
 
 def _score_change(runs: Sequence[History], name: str) -> Change | None:
@@ -224,7 +236,7 @@ def _score_change(runs: Sequence[History], name: str) -> Change | None:
     series = [scores[name] for run in runs if name in (scores := scores_of(run))]
     if len(series) == 1:
         return Change(series[0][0][1], series[0][-1][1], 1)
-    return _change(runs, lambda run: _score_ends(run, name))
+    return _change(runs, lambda run: _score_ends(run, name), estimate_score)
 
 
 def _score_ends(run: History, name: str) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -22,7 +22,7 @@ from pipeline.views.plots import (
     shorten,
     whole_steps,
 )
-from stages.evaluate import estimate_mean
+from stages.evaluate import Estimate, estimate_mean, estimate_score
 
 MAX_PANELS: Final = 4  # of evaluation scores; all of them are in the CSV
 AXES: Final = {
@@ -56,16 +56,20 @@ def comparison_files(comparison: Comparison) -> dict[str, bytes]:
     return files
 
 
-def mean_curve(steps: Sequence[int], runs: Sequence[Sequence[float]]) -> Curve:
+def mean_curve(
+    steps: Sequence[int],
+    runs: Sequence[Sequence[float]],
+    estimate: Callable[[Sequence[float]], Estimate] = estimate_mean,
+) -> Curve:
     """Point by point over runs, as far as the shortest goes.
 
-    The interval is Student's t at 95 % over three runs or more. Over two it would be 13 deviations wide,
-    so there it is their range, and the plot says so.
+    The interval is that of `estimate` at 95 % over three runs or more. Over two it would be 13 deviations
+    wide, so there it is their range, and the plot says so.
     """
     shortest = min(map(len, runs))
     points = [[values[i] for values in runs] for i in range(shortest)]
     if len(runs) >= 3:
-        estimates = [estimate_mean(p) for p in points]
+        estimates = [estimate(p) for p in points]
         low, high = tuple(e.low for e in estimates), tuple(e.high for e in estimates)
     else:
         low = tuple(min(p) if len(p) > 1 else None for p in points)
@@ -117,7 +121,8 @@ def _curves_panel(
             shown += values
         if not runs:
             continue
-        curve = mean_curve(min((at for at, _ in runs), key=len), [values for _, values in runs])
+        estimate = estimate_score if score else estimate_mean
+        curve = mean_curve(min((at for at, _ in runs), key=len), [values for _, values in runs], estimate)
         edges = [
             (at, low, high)
             for at, low, high in zip(curve.steps, curve.low, curve.high, strict=True)

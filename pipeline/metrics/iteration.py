@@ -70,8 +70,7 @@ def iteration_metrics(
     if "episodes" in tables:
         metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
     metrics |= _account_metrics(accounts) | _time_metrics(seconds)
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return finite | {"not_finite": float(len(metrics) - len(finite))}
+    return {"not_finite": 0.0} | _finite(metrics)
 
 
 def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -88,7 +87,23 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:
             metrics[f"role/{slug(role)}/baseline"] = value
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return _finite(metrics)
+
+
+def with_measured(
+    metrics: Mapping[str, float], stages: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """`iteration_metrics` with what `measured_by_stages` gives; the counts of `not_finite` are added."""
+    measured = measured_by_stages(stages)
+    counts = {name: each.get("not_finite", 0.0) for name, each in (("all", metrics), ("measured", measured))}
+    return {**metrics, **measured, "not_finite": counts["all"] + counts["measured"]}
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones, and in `not_finite` how many were not, if any."""
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    left_out = len(metrics) - len(finite)
+    return finite | ({"not_finite": float(left_out)} if left_out else {})
 
 
 def _account_metrics(accounts: Iterable[Account]) -> dict[str, float]:

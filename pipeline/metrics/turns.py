@@ -72,6 +72,7 @@ _CONTROLS: Final = {
     "turns": Measure(pl.col("turn_index"), "count"),
     "failed_rate": Measure(_FAILED),
 }
+_MISSING: Final = pl.when(pl.col("value").is_null()).then(1)  # an episode without a value of a reward
 EVENT_GROUPS: Final[Mapping[Event, Mapping[str, str]]] = {
     Event.LLM: {"role": "role", "model": "model_id"},
     Event.TOOL: {"tool": "tool"},
@@ -129,6 +130,12 @@ def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     for index in aligned_parts(aligned):
         _add_part(gathered, tables, index)
     metrics = gathered.metrics()
+    counted = _counted(metrics)
+    metrics = {name: value for name, value in metrics.items() if name not in {f"{n}/count" for n in counted}}
+    if "episodes" in tables and (episodes := tables["episodes"].rows):
+        # beside each mean over episodes that have a value the one over all: those without count as 0
+        means = {name: metrics[f"{name}/mean"] for name in counted}
+        metrics |= {f"{name}/mean_of_asked": means[name] * counted[name] / episodes for name in counted}
     cached, of = (metrics.pop(f"rollout/{name}", None) for name in _CACHE)
     if cached is not None and of:
         metrics["rollout/prefix_cached_rate"] = cached / of
@@ -144,7 +151,7 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
     spoken = asked.filter(~_FAILED)
     episodes = _by_episode(turns, ("return", "reward"), "task_id")
     for name in ("return", "reward"):
-        gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max"))
+        gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max", "count"))
     for kind, column in EVENT_GROUPS[Event.LLM].items():
         gathered.add(kind, asked, _ASKED, by=column)
         gathered.add(kind, spoken, _SPOKEN, by=column)
@@ -158,7 +165,10 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
     if "rewards" in tables:
         parts = reward_parts(tables["rewards"].read_part(index, [*TURN_KEYS, "reward_parts"]))
         gathered.add(
-            "reward", _by_episode(parts, ("value",), "name"), _spread("value", "mean", "std"), by="name"
+            "reward",
+            _by_episode(parts, ("value",), "name"),
+            _spread("value", "mean", "std", "count") | {"missing": Measure(_MISSING, "count")},
+            by="name",
         )
         gathered.add("answers", answers_by_episode(parts), ANSWERS)
     if "credit" in tables:
@@ -168,6 +178,12 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
         sources = _frame(tables["tasks"].read_part(index, ("task_id", "source")))
         of_source = episodes.join(sources, on="task_id", how="left", maintain_order="left")
         gathered.add("source", of_source, _EARNED | {"episodes": Measure(pl.lit(1), "count")}, by="source")
+
+
+def _counted(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The returns and rewards that are means over episodes, each with how many episodes it is over."""
+    names = [n.removesuffix("/count") for n in metrics if n.endswith("/count")]
+    return {n: metrics[f"{n}/count"] for n in names if n.split("/")[0] in ("return", "reward")}
 
 
 def _spread(column: str, *statistics: str) -> dict[str, Measure]:

@@ -81,9 +81,9 @@ def replay_metrics(done: Finished, written: dict[str, TableRef], moved: Movement
     for row in moved.rows() if moved else ():
         values = {
             "turns": row["turns_after"],
-            "return_mean": row["return_after"],
+            "turn_return_mean": row["return_after"],
             "advantage_abs_mean": row["advantage_abs_after"],
-            "stored_return_mean": row["return_before"],
+            "stored_turn_return_mean": row["return_before"],
             "stored_advantage_abs_mean": row["advantage_abs_before"],
             "same_sign_rate": row["same_sign"],
             "advantage_correlation": row["correlation"],

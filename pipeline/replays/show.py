@@ -106,7 +106,7 @@ def _head(result: Replayed) -> Text:
 
 def _moved(rows: list[dict[str, Any]]) -> RenderableType:
     tokens = any("token_advantage_abs_after" in row for row in rows)
-    columns = ["  role", ">turns", ">return", ">|advantage|", ">same sign", ">correlation"]
+    columns = ["  role", ">turns", ">return by turn", ">|advantage|", ">same sign", ">correlation"]
     table = open_table(*columns, *([">|token advantage|"] if tokens else []))
     for row in rows:
         same = row["same_sign"]

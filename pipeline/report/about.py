@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
+from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.report.choose import Chosen
 from pipeline.report.source import Source
 from pipeline.store.finished import Finished
@@ -86,10 +86,9 @@ def _metrics(
     """The metrics that a finished iteration stored, else computed from the tables that are there."""
     if done := json.loads(place.store.folder.read_text("done.json") or "{}").get("metrics"):
         return dict(done)
-    measured = measured_by_stages(place.stage_metrics)
     shown = ("episodes", "turns") if kind == "evaluation" else tuple(place.tables)
     tables = {name: place.tables[name] for name in shown if name in place.tables}
-    return iteration_metrics(tables, accounts, seconds) | measured
+    return with_measured(iteration_metrics(tables, accounts, seconds), place.stage_metrics)
 
 
 def _replayed(changes: Mapping[str, str] | None) -> list[tuple[str, str]]:

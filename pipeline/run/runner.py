@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
-from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
+from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
 from pipeline.plan.evaluation import EvaluationPlan
@@ -224,7 +224,7 @@ class Runner:
     def _record(self, done: Finished) -> Finished:
         """Measure a finished iteration, log it, and mark it as done."""
         metrics = iteration_metrics(done.tables, done.accounts, done.stage_seconds)
-        metrics |= measured_by_stages(done.stage_metrics)
+        metrics = with_measured(metrics, done.stage_metrics)
         if self._series is None:
             self._series = finished_metrics(self.run)
         before = total_cost(m for index, m in self._series.items() if index < done.index)

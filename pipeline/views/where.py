@@ -3,7 +3,8 @@
 The condition is SQL as Polars reads it: `role = 'reader' and reward < 0.2 and status <> 'ok'`. What is
 null compares to nothing: `reward < 0.2` leaves out turns without a reward, `reward is null` finds them.
 Turns of an evaluation have the metrics of their episode as columns. Tables are read part by part, so that
-a large iteration costs the memory of one part.
+a large iteration costs the memory of one part. A condition that looks at other turns as well, such as
+`advantage = max(advantage)`, sees all turns of all parts: then the columns that it names are read at once.
 """
 
 from __future__ import annotations
@@ -150,16 +151,79 @@ def _scores(evaluation: TableRef, index: int, metrics: Mapping[str, str]) -> pl.
 def _chosen(
     tables: Mapping[str, TableRef], condition: pl.Expr, metrics: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    for index in range(len(tables["turns"].parts) if "turns" in tables else 0):
+    indices = range(len(tables["turns"].parts) if "turns" in tables else 0)
+    row_by_row = is_row_by_row(json.loads(condition.meta.serialize(format="json")))
+    masks = None if row_by_row else _masks(tables, condition, metrics, indices)
+    for index in indices:
         frame = joined(tables, index, metrics)
-        try:
-            chosen = frame.filter(condition)
-        except pl.exceptions.PolarsError as error:
-            raise UsageError(
-                f"--where does not work on these columns: {_first_line(error)}; it must be true or false for "
-                "each turn"
-            ) from None
+        chosen = frame.filter(_masked(frame, condition) if masks is None else masks[index])
         yield from chosen.sort(TURN_KEYS).iter_rows(named=True)
+
+
+def is_row_by_row(node: Any) -> bool:
+    """Whether an expression, as Polars writes it, is known to look at one row at a time.
+
+    What is not known here counts as looking at others too: that costs memory, and no answer.
+    """
+    if not isinstance(node, dict) or len(node) != 1:
+        return False
+    ((kind, content),) = node.items()
+    if kind in ("Column", "Literal"):
+        return True
+    if kind == "Function":
+        function = content["function"]
+        family, name = next(iter(function.items())) if isinstance(function, dict) else ("", function)
+        word = next(iter(name)) if isinstance(name, dict) else name
+        return word in _OF_ONE_ROW.get(family, ()) and all(map(is_row_by_row, content["input"]))
+    return kind in _PARTS and all(is_row_by_row(content[part]) for part in _PARTS[kind])
+
+
+# Functions that Polars computes from one row, by family, and the expressions inside of other expressions.
+_OF_ONE_ROW: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("Abs", "Coalesce"),
+    "Boolean": ("IsNull", "IsNotNull", "Not", "IsIn", "IsBetween", "IsNan", "IsFinite"),
+    "Sql": ("Binary", "IsIn", "Round"),
+    "StringExpr": ("Contains", "StartsWith", "EndsWith", "Lowercase", "Uppercase", "LenChars", "LenBytes"),
+}
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "BinaryExpr": ("left", "right"),
+    "Ternary": ("predicate", "truthy", "falsy"),
+    "Cast": ("expr",),
+}
+
+
+def _masks(
+    tables: Mapping[str, TableRef], condition: pl.Expr, metrics: Mapping[str, str], indices: Sequence[int]
+) -> list[pl.Series]:
+    """For each part, the turns for which a condition over the turns of all parts holds."""
+    columns = list(dict.fromkeys([*TURN_KEYS, *condition.meta.root_names()]))
+    frames = [joined(tables, index, metrics).select(columns) for index in indices]
+    if not frames:
+        return []
+    heights = [frame.height for frame in frames]
+    # by their keys: an order of turns that parts and processes leave open would decide what `first` is
+    whole = pl.concat(frames).with_row_index("_row").sort(TURN_KEYS)
+    mask = whole.select("_row", _mask=_masked(whole, condition)).sort("_row")["_mask"]
+    starts = [sum(heights[:position]) for position in range(len(heights))]
+    return [mask.slice(start, height) for start, height in zip(starts, heights, strict=True)]
+
+
+def _masked(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
+    """Whether the condition holds, for each row.
+
+    Raises:
+        UsageError: it can't be evaluated, or is something else than true or false.
+    """
+    try:
+        mask = frame.with_columns(_mask=condition)["_mask"]
+        if mask.dtype not in (pl.Boolean, pl.Null):
+            raise pl.exceptions.InvalidOperationError(f"its values are {mask.dtype}")
+        return mask.cast(pl.Boolean).fill_null(False)  # null is not true
+    except pl.exceptions.PolarsError as error:
+        raise UsageError(
+            f"--where does not work on these columns: {_first_line(error)}; it must be true or false for "
+            "each turn"
+        ) from None
 
 
 def _pages(

@@ -268,11 +268,11 @@ def test_mlflow_has_a_parent_with_a_run_for_each_variant_once(run: Run, found: A
     assert {r.data.tags["source_run"] for r in runs} == {run.folder.url}
     by_name = {r.data.tags["variant"]: r for r in children}
     assert by_name["rloo"].data.params["credit.use"] == "rloo"
-    assert by_name["twice"].data.metrics["return/mean"] == pytest.approx(
-        2 * by_name["stored"].data.metrics["return/mean"]
+    assert by_name["twice"].data.metrics["return/turn_mean"] == pytest.approx(
+        2 * by_name["stored"].data.metrics["return/turn_mean"]
     )
     assert parent.data.metrics["spearman/turn_advantages/stored/twice"] == pytest.approx(1.0)
-    history = client.get_metric_history(by_name["rloo"].info.run_id, "return/mean")
+    history = client.get_metric_history(by_name["rloo"].info.run_id, "return/turn_mean")
     assert len(history) == 1
     assert "plots/ablation.png" in {f.path for f in client.list_artifacts(parent.info.run_id, "plots")}
 
@@ -290,7 +290,7 @@ def test_mlflow_has_a_replay_with_its_source_and_what_changed_once(run: Run) -> 
     (logged,) = client.search_runs([experiment.experiment_id], "tags.replay = 'recorded'")
     assert (logged.data.tags["kind"], logged.data.tags["set/credit.use"]) == ("replay", "rloo")
     assert logged.data.tags["source_run"] == run.folder.url
-    for name in ("role/planner/return_mean", "role/planner/advantage_correlation"):
+    for name in ("role/planner/turn_return_mean", "role/planner/advantage_correlation"):
         assert [m.step for m in client.get_metric_history(logged.info.run_id, name)] == [0, 1]
     files = {f.path for f in client.list_artifacts(logged.info.run_id, "iterations/00001")}
     assert files == {"iterations/00001/result.json", "iterations/00001/settings.toml"}

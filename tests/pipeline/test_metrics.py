@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.metrics.gathered import Gathered, Measure
-from pipeline.metrics.iteration import iteration_metrics
+from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.metrics.names import MAX_NAMES, by_name
 from pipeline.settings.names import slug
 from stages.base import Account
@@ -317,3 +317,30 @@ def test_equal_values_have_no_deviation_whatever_rounding_does(value, count):
     for _ in range(2):
         gathered.add("a", pl.DataFrame({"x": [value] * count}), {"std": Measure(pl.col("x"), "std")})
     assert gathered.metrics() == {"a/std": 0.0}
+
+
+def test_means_over_survivors_stand_beside_those_over_all_and_missing_parts_are_counted(tmp_path):
+    """Four episodes of reward 1; the fourth failed: it has no reward, and the second has no f1."""
+    episodes = [episode_rows(0, sample, FULL, 1.0, 0.0) for sample in range(4)]
+    for row in episodes[1]["rewards"]:
+        row["reward_parts"] = [{"name": "f1", "value": None}, {"name": "format", "value": 1.0}]
+    for row in episodes[3]["rewards"]:
+        row |= {"reward": None, "reward_parts": []}
+    for row in episodes[3]["credit"]:
+        row |= {"return": None, "advantage": None, "excluded": "no reward"}
+    metrics = iteration_metrics(write(str(tmp_path), [episodes[:1], episodes[1:]]), [], {})
+    assert (metrics["reward/mean"], metrics["reward/mean_of_asked"]) == (1.0, 0.75)
+    assert (metrics["return/mean"], metrics["return/mean_of_asked"]) == (1.0, 0.75)
+    assert (metrics["reward/f1/mean"], metrics["reward/f1/mean_of_asked"]) == (1.0, 0.5)
+    assert metrics["reward/f1/missing"] == 1.0
+    assert "reward/format/missing" not in metrics
+    assert not [name for name in metrics if name.endswith("/count")]
+
+
+def test_what_stages_measured_and_is_not_finite_is_counted_with_the_rest(tmp_path):
+    metrics = iteration_metrics(write(str(tmp_path), [two_groups(FULL)]), [], {"rollout": math.inf})
+    stages = {"advantage": {"advantage_mean/team": math.nan, "advantage_std/team": 1.0}}
+    both = with_measured(metrics, stages)
+    assert both["not_finite"] == metrics["not_finite"] + 1 > 1
+    assert both["model/team/token_advantage_std"] == 1.0
+    assert with_measured(metrics, {})["not_finite"] == metrics["not_finite"]

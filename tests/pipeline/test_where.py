@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline.store.shelf import shelf_of
-from pipeline.views.where import COLUMNS, condition_of, print_where
+from pipeline.views.where import COLUMNS, condition_of, is_row_by_row, print_where
 from tests.support.report_runs import in_parts, new_run, store, team_episode
 from workflows.errors import UsageError
 
@@ -103,3 +103,64 @@ def test_a_condition_that_does_not_work_says_why(run, where, says):
 def test_every_column_can_be_asked_for():
     for name in COLUMNS:
         condition_of(f'"{name}" is null')
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("advantage = max(advantage)", lambda t, all_: t["advantage"] == max(all_)),
+        ("advantage > avg(advantage)", lambda t, all_: t["advantage"] > sum(all_) / len(all_)),
+        ("advantage < median(advantage)", lambda t, all_: t["advantage"] < sorted(all_)[len(all_) // 2]),
+        ("advantage = max(advantage) over (partition by role)", None),
+        ("rank() over (order by advantage desc) <= 1", None),
+        ("count(*) > 40", lambda t, all_: True),
+        ("first(episode_id) = episode_id", lambda t, all_: t["episode_id"] == "00000/t0/0"),
+    ],
+)
+def test_a_condition_over_several_turns_sees_all_parts_and_any_cut_gives_the_same(
+    tmp_path, capsys, where, holds
+):
+    """Eight episodes in parts of 1, 3 and 8: what a part holds is no concern of the condition."""
+    chosen = []
+    for size in (1, 3, 8):
+        run = new_run(str(tmp_path / f"runs-{size}"))
+        store(run.iteration(0), in_parts([team_episode(k, k / 8, "Paris") for k in range(8)], size=size))
+        everything = turns_where(run, capsys, "turn_index >= 0")
+        chosen.append(turns_where(run, capsys, where))
+        if holds is not None:
+            advantages = [t["advantage"] for t in everything if t["advantage"] is not None]
+            if "advantage" in where:
+                everything = [t for t in everything if t["advantage"] is not None]
+            expected = [t for t in everything if _holds(holds, t, advantages)]
+            assert chosen[-1] == expected
+    assert chosen[0] == chosen[1] == chosen[2] != []
+
+
+def _holds(holds, turn, advantages):
+    try:
+        return holds(turn, advantages)
+    except TypeError:  # null compares to nothing
+        return False
+
+
+@pytest.mark.parametrize("where", ["advantage", "max(advantage)", "'x'", "1"])
+def test_a_condition_that_is_neither_true_nor_false_is_refused(run, capsys, where):
+    with pytest.raises(UsageError, match="true or false"):
+        turns_where(run, capsys, where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "reward < 0.2 and role = 'reader'",
+        "role in ('a', 'b')",
+        "response_text like '%x%' or reward is null",
+        "not format_valid",
+        "case when reward > 1 then true else false end",
+        "abs(advantage) > 1",
+        "reward between 0 and 1",
+        "length(response_text) > 100",
+    ],
+)
+def test_a_condition_on_one_turn_is_read_part_by_part(where):
+    assert is_row_by_row(json.loads(condition_of(where).meta.serialize(format="json")))

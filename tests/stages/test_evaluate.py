@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rewards.base import PlayedEpisode
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
-from stages.evaluate import estimate_mean, evaluate, summarise
+from stages.evaluate import estimate_mean, estimate_score, evaluate, summarise
 from workflows.trajectory import EPISODES, EVALUATION, TASKS, TURNS, rows_to_table
 
 METRICS = WeightedRewards((WeightedReward("f1", 1.0, TokenF1()),))
@@ -81,6 +81,35 @@ def test_the_interval_is_student_s() -> None:
     assert estimate_mean([0.25]).low is None
     with pytest.raises(ValueError, match="at least one"):
         estimate_mean([])
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        # binary: Wilson's formula by hand with t(0.975, 3) = 3.182446 and n = 4 p(1 - p)/s² = 3
+        ([1.0, 1.0, 1.0, 0.0], 0.130661, 0.983547),
+        ([1.0, 1.0, 1.0, 1.0], 4 / (4 + 3.182446**2), 1.0),
+        ([0.0, 0.0, 0.0, 0.0], 0.0, 3.182446**2 / (4 + 3.182446**2)),
+    ],
+)
+def test_the_interval_of_scores_from_0_to_1_is_wilson_s(values: list[float], low: float, high: float) -> None:
+    interval = estimate_score(values)
+    assert (interval.low, interval.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_an_interval_of_scores_holds_its_mean_and_stays_possible(values: list[float]) -> None:
+    interval = estimate_score(values)
+    assert interval.low is not None
+    assert interval.high is not None
+    assert 0 <= interval.low <= interval.mean <= interval.high <= 1 + 1e-12
+
+
+def test_scores_beyond_0_and_1_keep_student_s_interval_and_many_values_agree_with_it() -> None:
+    assert estimate_score([0.5, 1.5, 0.2]) == estimate_mean([0.5, 1.5, 0.2])
+    many = [0.4, 0.5, 0.6, 0.7] * 200
+    one, other = estimate_score(many), estimate_mean(many)
+    assert (one.low, one.high) == (pytest.approx(other.low, abs=1e-3), pytest.approx(other.high, abs=1e-3))
 
 
 def one_answer() -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -68,14 +68,15 @@ def parent_metrics(ablation: Ablation) -> dict[str, float]:
 
 
 def variant_metrics(ablation: Ablation, name: str) -> dict[str, float]:
-    """Means by role, under the names that iterations of a run have."""
+    """Means over turns by role, under the names that iterations of a run have where they mean the same."""
     rows: list[dict[str, Any]] = [r for r in ablation.agreement.roles.to_dicts() if r["variant"] == name]
     metrics: dict[str, float] = {"turns": float(sum(row["turns"] for row in rows))}
     for row in rows:
         for key in ("return_mean", "advantage_mean", "advantage_abs_mean"):
             if row[key] is not None:
-                metrics[f"role/{slug(str(row['role']))}/{key}"] = row[key]
+                name = f"turn_{key}" if key == "return_mean" else key  # a run's `return_mean` is by episode
+                metrics[f"role/{slug(str(row['role']))}/{name}"] = row[key]
     if metrics["turns"]:
         total = sum(row["return_mean"] * row["turns"] for row in rows if row["return_mean"] is not None)
-        metrics["return/mean"] = total / metrics["turns"]
+        metrics["return/turn_mean"] = total / metrics["turns"]
     return metrics

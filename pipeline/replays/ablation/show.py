@@ -20,7 +20,7 @@ def ablation_page(ablation: Ablation, link: str | None, notes: Sequence[str] = (
     agreement, run = ablation.agreement, ablation.source.run
     sections: list[RenderableType] = [_head(ablation), _changes(ablation)]
     for title, column in (
-        ("Mean return by role", "return_mean"),
+        ("Mean return of turns by role", "return_mean"),
         ("Mean |advantage| by role", "advantage_abs_mean"),
     ):
         sections += [Text(), Text(title, "bold"), _by_role(ablation, column)]
