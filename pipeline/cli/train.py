@@ -32,8 +32,9 @@ def train(
     where it was stopped; [evaluate] every = K evaluates on the way."""
     from pipeline.plan.assemble import assemble, assemble_evaluation
     from pipeline.plan.overview import check_start, overview
-    from pipeline.run.overfit import overfit_settings, watch
+    from pipeline.run.overfit import already_solved, overfit_settings, watch
     from pipeline.settings.reading import load_settings
+    from pipeline.store.run import Run
     from pipeline.store.runs import renamed
     from pipeline.views.output import print_lines
     from pipeline.views.overview import overview_lines
@@ -46,13 +47,17 @@ def train(
     if dry_run:
         print_lines(overview_lines(overview(plan)))
         return
+    solved = watch(settings.evaluate, settings.rewards) if overfit else None
+    run_before = Run(plan.resolved.run.root, plan.resolved.run.name)
+    if solved is not None and run_before.exists and solved.is_solved_by(run_before):
+        print_lines([already_solved(run_before, solved)])
+        return
     check_start(plan)
     from pipeline.run.session import session
     from pipeline.views.progress import RichProgress
     from pipeline.views.summary import TrainingLog, print_evaluation, print_summary
 
     log = TrainingLog(iterations)
-    solved = watch(settings.evaluate, settings.rewards) if overfit else None
 
     def on_done(finished: Finished) -> bool:
         log.add(finished)

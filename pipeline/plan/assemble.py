@@ -76,7 +76,7 @@ def assemble(settings: Settings) -> Plan:
     Raises:
         UsageError: the first thing that can't work, with what to do.
     """
-    check_root(settings.run.root)
+    check_root(settings.run.root, settings.run.name)
     resolved = load_and_resolve(settings)
     run, data = resolved.run, resolved.data
     tasks = check_task_fields(resolved.workflow, _load_tasks(resolved, data.path), data.split)

@@ -96,7 +96,8 @@ def check_room(role: str, response_limit: int, model_id: str, max_model_len: int
     if response_limit >= max_model_len:
         raise UsageError(
             f"role {role!r} may answer with {response_limit} tokens, but model {model_id!r} has room for "
-            f"{max_model_len} with its prompt; raise models.{model_id}.max_model_len"
+            f"{max_model_len} with its prompt; raise models.{model_id}.max_model_len, or lower "
+            f"roles.{role}.max_response_tokens"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.plan.resolve import Resolved
+from pipeline.plan.resolve import Resolved, RolePlan
 from stages.engines.base import EngineSpec
 from stages.engines.kinds import engine_class, renderer_of
 from stages.weights.chat import ChatRenderer
@@ -17,7 +17,8 @@ def check_templates(resolved: Resolved, engines: Mapping[str, EngineSpec]) -> No
     Models without a checkpoint (scripted ones, those behind an API) have no template here.
 
     Raises:
-        UsageError: a template that can't be read, or that refuses or fails on such a chat, with the role.
+        UsageError: a template that can't be read, or that refuses or fails on such a chat, with the role; or
+            a role whose shortest prompt does not fit its model.
     """
     renderers: dict[str, ChatRenderer | None] = {}
     for name, plan in resolved.roles.items():
@@ -28,12 +29,32 @@ def check_templates(resolved: Resolved, engines: Mapping[str, EngineSpec]) -> No
             continue
         role = resolved.workflow.roles[name]
         try:
-            renderer.render(role.least_messages(demonstrations=plan.sampling.demonstrations))
+            ids = renderer.render(role.least_messages(demonstrations=plan.sampling.demonstrations))
         except UsageError as error:
             raise UsageError(
                 f"role {name!r}: {error}; change the role's system text or demonstrations, "
                 f"models.{plan.model_id}.template_options, or the template"
             ) from None
+        _check_room(plan, len(ids), engines[base].max_model_len)
+
+
+def _check_room(plan: RolePlan, least: int, max_model_len: int) -> None:
+    """Refuse a role whose shortest prompt does not fit beside its answer."""
+    beside = max_model_len - plan.response_limit
+    room = min(beside, plan.sampling.max_prompt_tokens or beside)
+    if least <= room:
+        return
+    where = f"roles.{plan.name}.max_prompt_tokens = {room}"
+    if room == beside:
+        where = (
+            f"models.{plan.model_id}.max_model_len = {max_model_len} leaves {room} beside an answer of "
+            f"{plan.response_limit}"
+        )
+    raise UsageError(
+        f"the shortest prompt of role {plan.name!r} has {least} tokens (system text and demonstrations), and "
+        f"{where}; raise that, lower roles.{plan.name}.max_response_tokens, or set "
+        f"roles.{plan.name}.demonstrations = false"
+    )
 
 
 def _renderer(spec: EngineSpec) -> ChatRenderer | None:

@@ -14,6 +14,7 @@ from pipeline.settings.names import slug
 from pipeline.settings.program import hint
 from pipeline.settings.schema import EvaluateSection, RewardSection, Settings
 from pipeline.store.finished import Finished
+from pipeline.store.run import Run, finished_metrics
 from workflows.errors import RunFailed
 
 SHARE = 0.95  # of `evaluate.solved_at` that the group's mean must reach: sampling is never without a slip
@@ -54,6 +55,14 @@ class Solved:
             self.values.append(value)
         return value is not None and value >= self.goal
 
+    def is_solved_by(self, run: Run) -> bool:
+        """Whether the newest iteration of `run`, all of which are finished, has solved the group already."""
+        indices = run.iterations()
+        if not indices or not all(map(run.is_finished, indices)):
+            return False
+        value = finished_metrics(run)[indices[-1]].get(f"reward/{slug(self.reward)}/mean")
+        return value is not None and value >= self.goal
+
     def verdict(self) -> str:
         """One sentence for a group that is solved.
 
@@ -73,3 +82,12 @@ class Solved:
             f"episodes (`{hint('show')}`), then try a higher learning rate, a larger group_size, or "
             "more iterations"
         )
+
+
+def already_solved(run: Run, solved: Solved) -> str:
+    """One sentence for a group that an earlier call has solved: nothing is left to train."""
+    return (
+        f"run {run.name!r} has solved its group already, in iteration {run.iterations()[-1]}: mean "
+        f"{solved.reward} reached {solved.goal:g}; nothing was trained. Start anew with --new, or train on "
+        "all tasks without --overfit"
+    )

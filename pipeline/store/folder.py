@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from pathlib import Path
 
 from stages.tables.filesystem import filesystem, is_local, is_object_store, make_parent, protocols, reached
@@ -79,14 +82,19 @@ class Folder:
                 self.fs.rm(path, recursive=True)
 
 
-def check_root(url: str) -> None:
-    """Refuse a place for runs that can't be read, or that other processes would not see.
+def check_root(url: str, name: str = "") -> None:
+    """Refuse a place for runs that can't be read or written, or that other processes would not see.
+
+    Args:
+        url: `run.root`.
+        name: `run.name`, a folder below it.
 
     Raises:
         UsageError: with what to do.
     """
     folder = Folder(url)
     if folder.is_local:
+        _check_writable(url, Path(folder.path) / name)
         return
     if "memory" in protocols(folder.fs):
         raise UsageError(
@@ -101,3 +109,21 @@ def check_root(url: str) -> None:
         raise UsageError(f"run.root = {url!r}: there is no bucket {bucket!r}; make it first") from None
     except CadreError as error:
         raise UsageError(f"run.root = {url!r}: {error}") from error
+
+
+def _check_writable(url: str, folder: Path) -> None:
+    """Refuse a local folder that is not there and can't be made, or in which nothing can be written."""
+    remedy = "set run.root to a folder that you may write to"
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # raises where the name is too long or a link leads in a circle
+        place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        if not place.is_dir():
+            is_root = place == Path(Folder(url).path)
+            what = "is a file" if is_root else f"can't hold the run: {place} is a file"
+            raise UsageError(f"run.root = {url!r} {what}, expected a folder; {remedy}")
+        # only an attempt tells: for the administrator every permission says yes, on a read-only disk too
+        os.rmdir(tempfile.mkdtemp(prefix=".cadre-", dir=place))
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise UsageError(f"run.root = {url!r} can't be written ({cause}); {remedy}") from None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from stages.engines.base import EngineSpec, check_length
+from stages.weights.checkpoints import read_json
 from stages.weights.precision import engine_dtype
 from workflows.errors import UsageError
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the largest ranks that vLLM can be set to
 SMALLEST_HEAD: Final = 32  # numbers in an attention head that vLLM's CPU kernels want at least
+BLOCK: Final = 32  # tokens of a block of the cache on CPU: what its kernels are made for
 
 
 def check_arguments(spec: EngineSpec) -> None:
@@ -24,6 +27,7 @@ def check_arguments(spec: EngineSpec) -> None:
             f"engine of {spec.base_id!r}: vLLM on CPU needs attention heads of size {SMALLEST_HEAD} or more, "
             f'the model in {spec.checkpoint} has {info.head_size}; use engine "torch"'
         )
+    _check_cache(spec, info.dtype)
     for model_id, adapter in spec.adapters.items():
         if adapter.train_embeddings:
             raise UsageError(
@@ -34,6 +38,38 @@ def check_arguments(spec: EngineSpec) -> None:
             raise UsageError(
                 f"models.{model_id}.adapter.rank = {adapter.rank}, but vLLM takes {LORA_RANKS[-1]} at most"
             )
+
+
+def _check_cache(spec: EngineSpec, checkpoint_dtype: str) -> None:
+    """Refuse a cache on CPU that does not hold one sequence of `max_model_len`."""
+    if spec.num_gpus or "kv_cache_memory_bytes" in spec.options:
+        return
+    needed = cache_bytes(spec, checkpoint_dtype)
+    if spec.kv_cache_gib * 2**30 < needed:
+        raise UsageError(
+            f"models.{spec.base_id}.kv_cache_gib = {spec.kv_cache_gib:g}, but one sequence of max_model_len "
+            f"= {spec.max_model_len} tokens takes {needed / 2**30:.3g} GiB of the cache; raise it, or lower "
+            "max_model_len"
+        )
+
+
+def cache_bytes(spec: EngineSpec, checkpoint_dtype: str) -> int:
+    """Bytes that keys and values of one sequence of `max_model_len` take, in whole blocks.
+
+    0 for models whose layers keep less than every token's keys and values, such as sliding windows: what
+    they take is not known here.
+    """
+    config = read_json(Path(spec.checkpoint) / "config.json", what="a model folder needs it")
+    config = {**config, **(config.get("text_config") or {})}
+    full = set(config.get("layer_types") or ()) <= {"full_attention"}
+    layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
+    if not (full and layers and heads) or config.get("sliding_window") or config.get("kv_lora_rank"):
+        return 0
+    dtype = engine_dtype(spec.dtype, spec.num_gpus, checkpoint_dtype)
+    size = 4 if (checkpoint_dtype if dtype == "auto" else dtype) == "float32" else 2
+    of_head = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    of_token = 2 * layers * (config.get("num_key_value_heads") or heads) * of_head * size
+    return int(-(-spec.max_model_len // BLOCK) * BLOCK * of_token)
 
 
 def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
@@ -60,7 +96,7 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
     else:
         arguments |= {
             "enforce_eager": True,
-            "block_size": 32,  # what the CPU kernels are made for
+            "block_size": BLOCK,
             # A seeded prompt that is prefilled in pieces kills the CPU runner of vLLM 0.32 ("CPU
             # Generator does not use offset"), so prompts go in whole; a few fit one step together.
             "enable_chunked_prefill": False,
