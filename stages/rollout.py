@@ -14,7 +14,7 @@ from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.players.actor import play_shard
-from stages.players.shards import Shard, num_failed, read_receipt
+from stages.players.shards import SHARDS, Shard, num_failed, read_receipt
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.waiting import LIMITS, Overdue, answers
 from workflows.errors import RunFailed
@@ -66,7 +66,7 @@ class RolloutStage:
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
         tasks = inputs["tasks"]
-        receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + "/shards"
+        receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + f"/{SHARDS}"
         shards = [
             Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block)
             for k in range(len(tasks.parts))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from pipeline.plan.algorithm import Algorithm, algorithms
 from pipeline.plan.resolve import ModelPlan, Resolved
-from pipeline.settings.training import OPTIMIZER_KEYS
+from pipeline.settings.training import OPTIMIZER_KEYS, PpoSection, TrainerSection
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.base import Stage
 from stages.engines.base import EngineSpec
 from stages.score import ScoreStage
+from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from stages.weights.precision import trainer_precision
 from stages.weights.resolve import resolve_checkpoint
+from workflows.errors import UsageError
 from workflows.models import Model, ModelMap
+from workflows.plugins import source_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +114,49 @@ def update_stages(
         for m in models.trainable
     ]
     return [*scores, *advantage, *updates]
+
+
+_OF_THE_MACHINE: Final = frozenset({"num_gpus"})  # an update is made again with what there is today
+
+
+def spec_of(fingerprint: Mapping[str, Any], today: TrainerSpec) -> TrainerSpec:
+    """The trainer that an update with this fingerprint was made by (`trainer_fingerprints`).
+
+    Args:
+        fingerprint: of a finished update.
+        today: the trainer of that model with the settings of now.
+
+    Raises:
+        UsageError: the fingerprint has settings that this version does not know.
+    """
+    if not fingerprint:
+        return today
+    try:
+        trainer = TrainerSection.model_validate(fingerprint["trainer"])
+        ppo = PpoSection.model_validate(fingerprint["ppo"])
+        kinds = {"loss": LossSpec, "critic": CriticSpec | None, "reference": ReferenceSpec | None}
+        parts = {name: _adapter(kind).validate_python(fingerprint[name]) for name, kind in kinds.items()}
+    except (KeyError, ValidationError) as error:
+        wrong = (
+            error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args, "msg": "missing"}
+        )
+        raise UsageError(
+            f"an update of model {today.model_id!r} has to be made again, and the settings that it was made "
+            f"with can't be read by this version: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}; go on "
+            "with the version of Cadre that made it"
+        ) from None
+    precision = trainer_precision(trainer.precision, today.num_gpus)
+    changes: dict[str, Any] = trainer.model_dump(exclude=set(_OF_THE_MACHINE)) | {"precision": precision}
+    schedule = ScheduleSpec(ppo.schedule, ppo.warmup_updates, ppo.total_updates, ppo.final_share)
+    changes |= ppo.model_dump(include=set(OPTIMIZER_KEYS)) | parts | {"schedule": schedule}
+    return replace(today, **changes)
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def changed_loss(fingerprint: Mapping[str, Any]) -> str | None:
+    """The loss of an update with this fingerprint, where its source is another one today."""
+    name = fingerprint.get("loss", {}).get("name")
+    return name if name and fingerprint.get("loss_source") != source_hash(name) else None

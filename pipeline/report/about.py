@@ -18,6 +18,7 @@ from pipeline.store.run import Run
 from pipeline.views.curves import points_of
 from pipeline.views.files import update_summaries
 from pipeline.views.render import number, plain
+from pipeline.views.stored import begun_note
 
 
 def settings_of(source: Source) -> tuple[str, dict[str, Any]]:
@@ -69,6 +70,8 @@ def _place(place: Finished, kind: str) -> dict[str, Any]:
     accounts, seconds, notes = place.accounts, place.stage_seconds, place.notes
     if not place.whole:
         notes.append(f"unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    if place.begun:
+        notes.append(begun_note(place))
     return {
         "index": place.index,
         "accounts": [asdict(account) for account in accounts],

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pipeline.run.redone_updates import Redone, trainer_at
 from stages.base import Progress, Quiet
 from stages.engines.base import EngineSpec, Weights
 from stages.players.actor import PlayerSpec, start_player
@@ -45,7 +46,8 @@ class Fleet:
 
     `version_of` says at which version a model is now (its newest finished update). `redo` gives the
     finished updates from a version on, for redoing those whose checkpoint is lost: the arguments of
-    `TrainerGroup.update`.
+    `TrainerGroup.update`. `made` says with which settings each of them was made; by default with those of
+    the trainer.
     """
 
     checkpoints: Checkpoints
@@ -57,6 +59,7 @@ class Fleet:
     checkpoint_every: int
     version_of: Callable[[str], int]
     redo: Callable[[str, int], Sequence[Mapping[str, Any]]]
+    made: Callable[[TrainerSpec, Mapping[str, Any]], Redone] = lambda spec, update: Redone(update, spec)
     progress: Progress = field(default_factory=Quiet)
     limits: Limits = LIMITS
     _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
@@ -225,14 +228,24 @@ class Fleet:
     def save_checkpoints(self) -> None:
         """A whole checkpoint of every trainer that has gone on since its last one."""
         for model_id, group in self._trainers.items():
-            if group.version and group.version not in self.checkpoints.checkpoint_versions(model_id):
-                group.save(self.checkpoint_uri(model_id, group.version))
+            version = group.version
+            if version and version not in self.checkpoints.checkpoint_versions(model_id):
+                group.save(self.checkpoint_uri(model_id, version))
+
+    def save_at_stop(self) -> None:
+        """`save_checkpoints` after a stop or a failure, so that little has to be made again: of trainers that
+        still answer, and stand at a finished update."""
+        for model_id, group in self._trainers.items():
+            version = group.version
+            if not group.is_open or not version or version != self.version_of(model_id):
+                continue
+            if version not in self.checkpoints.checkpoint_versions(model_id):
+                with contextlib.suppress(Exception):  # what ended the run is what is told
+                    group.save(self.checkpoint_uri(model_id, version))
 
     def _start_trainer(self, model_id: str) -> TrainerGroup:
         """A trainer at the model's newest version: from its checkpoint, or from an older one by
         redoing the updates since then from their stored partitions."""
-        from stages.training.group import TrainerGroup
-
         want = self.version_of(model_id)
         have = [v for v in self.checkpoints.checkpoint_versions(model_id) if v <= want]
         start = max(have, default=0)
@@ -241,11 +254,14 @@ class Fleet:
         beside = next(
             (g for m, g in self._trainers.items() if self._base_of(m) == self._base_of(model_id)), None
         )
-        self.progress.start(f"start trainer of {model_id}", None, "")
-        group = TrainerGroup.start(self.trainer_specs[model_id], version=start, resume=resume, beside=beside)
+        spec = self.trainer_specs[model_id]
+        updates = [self.made(spec, arguments) for arguments in self.redo(model_id, start)]
+        redoing = f", {len(updates)} updates again" if updates else ""
+        self.progress.start(f"start trainer of {model_id}{redoing}", None, "")
+        group = trainer_at(
+            spec, start, resume, updates, lambda version: self.checkpoint_uri(model_id, version), beside
+        )
         self.progress.finish()
-        for arguments in self.redo(model_id, start):
-            group.update(**arguments)
         if group.version != want:
             group.close()
             raise RunFailed(

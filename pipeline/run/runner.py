@@ -16,22 +16,25 @@ from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
 from pipeline.plan.evaluation import EvaluationPlan
+from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
 from pipeline.run.redo import is_trusted, position_of, redo, redone_notes, unfinished_blocks
+from pipeline.run.redone_updates import Redone
 from pipeline.settings.program import hint
 from pipeline.store.differences import dump
 from pipeline.store.evaluated import Evaluated
 from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
-from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
+from pipeline.store.updates import are_silent, made_with, newest_version, prune_checkpoints, updates_since
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
 from stages.base import Progress, check_chain
 from stages.tables.parquet import write_bytes
+from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed, UsageError
 
 
@@ -53,6 +56,7 @@ class Runner:
             checkpoint_every=settings.checkpoints.every,
             version_of=self.version_of,
             redo=self.stored_updates,
+            made=self._made,
             progress=progress,
             limits=settings.cluster.limits,
         )
@@ -220,6 +224,12 @@ class Runner:
     def stored_updates(self, model_id: str, version: int) -> list[dict[str, Any]]:
         """The finished updates that took this model on from `version`: see `updates_since`."""
         return updates_since(self.run.newest_first(), model_id, version, lambda place: place.tables()[0])
+
+    def _made(self, spec: TrainerSpec, arguments: Mapping[str, Any]) -> Redone:
+        """How one of `stored_updates` was made, by its manifest."""
+        iteration, block = arguments["at"]
+        fingerprint, published = made_with(self.run.iteration(iteration).at(block), spec.model_id)
+        return Redone(arguments, spec_of(fingerprint, spec), published, changed_loss(fingerprint))
 
     def _record(self, done: Finished) -> Finished:
         """Measure a finished iteration, log it, and mark it as done."""

@@ -68,6 +68,10 @@ def session(
             yield runner
             runner.fleet.save_checkpoints()
             failed = False
+        except BaseException:  # a stop signal too: what was trained since the last checkpoint stays
+            if runner:
+                runner.fleet.save_at_stop()
+            raise
         finally:
             if runner:
                 runner.close()

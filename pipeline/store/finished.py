@@ -38,6 +38,7 @@ class Finished:
     whole: bool = True  # whether nothing is left to do here
     inherited: frozenset[str] = frozenset()  # of a replay: stages whose tables are the run's
     blocks: int = 1
+    begun: bool = False  # whether the plays are those of an unfinished rollout
 
     @property
     def index(self) -> int:
@@ -92,16 +93,22 @@ class Finished:
         return max((m.finished_at for m in self.manifests.values()), default=0.0)
 
     @staticmethod
-    def read(store: IterationStore, mark: str = MARK) -> Finished:
+    def read(store: IterationStore, mark: str = MARK, *, begun: bool = False) -> Finished:
         """What lies in a place: `store` is its first block, `mark` the file that says it is whole.
+
+        With `begun`, the plays of an unfinished rollout are in it too, as far as they are committed.
 
         Raises:
             UsageError: tables of a schema version that can't be read here.
         """
         text = store.folder.read_text(mark)
         noted: dict[str, Any] = json.loads(text) if text else {}
+        done = joined([of_block(place) for place in store.blocks()])
+        plays = store.begun_tables() if begun and text is None else {}
         return replace(
-            joined([of_block(place) for place in store.blocks()]),
+            done,
+            tables={**plays, **done.tables},
+            begun=bool(plays),
             metrics=noted.get("metrics", {}),
             alarms=tuple(Alarm(**alarm) for alarm in noted.get("alarms", ())),
             seconds=noted.get("seconds", 0.0),

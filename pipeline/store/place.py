@@ -9,6 +9,7 @@ cleared before the stage runs again.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from typing import Any, Final
 from pipeline.store.folder import Folder
 from pipeline.store.manifest import Manifest, check_part, input_hashes, package_versions
 from stages.base import Stage, StageResult
-from stages.tables.parquet import TableRef, TableSink
+from stages.players.shards import SHARDS
+from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.trajectory import schema_of
 
 BLOCKS: Final = "blocks"
+ROLLOUT: Final = "rollout"  # the folder of the stage of that name
+PLAYED: Final = ("turns", "episodes")  # its tables, each in a folder of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,25 @@ class IterationStore:
                     table, place, schema_of(table), tuple(parts), manifest.schema_version
                 )
         return tables, manifests
+
+    def begun_tables(self) -> dict[str, TableRef]:
+        """The plays of an unfinished rollout, as far as its shards are committed; {} where there are none."""
+        folder = self.folder.child(ROLLOUT)
+        if folder.read_text("manifest.json") is not None:
+            return {}
+        texts = [
+            folder.read_text(f"{SHARDS}/{n}") for n in folder.child(SHARDS).names() if n.endswith(".json")
+        ]
+        receipts = [json.loads(text) for text in texts if text is not None]
+        return {
+            table: TableRef(
+                table,
+                f"{folder.url}/{table}",
+                schema_of(table),
+                tuple(Part(**receipt["parts"][table]) for receipt in receipts),
+            )
+            for table in (PLAYED if receipts else ())
+        }
 
     def manifest(self, stage: Stage) -> Manifest | None:
         return self.manifest_at(stage.folder)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pipeline.settings.names import slug
 from pipeline.settings.program import hint
 from pipeline.store.finished import MARK, RESULT, Finished, by_key, joined
+from pipeline.store.folder import Folder
 from pipeline.store.manifest import Manifest
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
+DEFAULT_ROOT: Final = "runs"  # where a bare name is looked for
 Kind = Literal["iteration", "evaluation"]
 
 
@@ -52,7 +55,7 @@ class Shelf:
         if not self.indices:
             raise UsageError(f"run {self.name!r} at {self.run.folder.url} has no {self.kind} yet")
         if index is None:
-            return self.indices[-1]
+            return self.newest()
         if index not in self.indices:
             there = f"{self.indices[0]} to {self.indices[-1]}"
             if self.split is not None:
@@ -63,6 +66,26 @@ class Shelf:
             raise UsageError(f"run {self.name!r} has no iteration {index}; it has {there}")
         return index
 
+    def newest(self) -> int:
+        """The newest one that is finished; the newest at all where none is."""
+        return next((i for i in reversed(self.indices) if self.is_finished(i)), self.indices[-1])
+
+    def is_finished(self, index: int) -> bool:
+        """Whether nothing of it is left to do."""
+        if self.replay is not None:
+            return self.place(index).whole
+        if self.split is None:
+            return self.run.is_finished(index)
+        return self.run.evaluation(self.split, index).folder.read_text(RESULT) is not None
+
+    def command(self, *options: str) -> str:
+        """The command line that shows something of this: `options` are further ones of `show`."""
+        home = Folder(DEFAULT_ROOT).child(self.run.name).url
+        words = ["show", self.run.name if self.run.folder.url == home else self.run.folder.url]
+        words += ["--replay", self.replay] if self.replay is not None else []
+        words += ["--split", self.split] if self.split is not None and self.replay is None else []
+        return hint(shlex.join([*words, *options]))
+
     def place(self, index: int) -> Finished:
         """One of `indices`, all its blocks. What a replay did not make anew, is its run's."""
         if self.split is None:
@@ -70,7 +93,7 @@ class Shelf:
         else:
             of_run = self.run.evaluation(self.split, index)
         if self.replay is None:
-            return Finished.read(of_run, MARK if self.split is None else RESULT)
+            return Finished.read(of_run, MARK if self.split is None else RESULT, begun=True)
         replayed = IterationStore(self.run.folder.child(f"replays/{self.replay}/{index:05d}"), index)
         blocks = [_laid_over(replayed.at(place.block), place) for place in of_run.blocks()]
         noted = index in replay_info(self.run, self.replay)["iterations"]
@@ -108,6 +131,15 @@ def shelf_of(run: Run, *, split: str | None = None, replay: str | None = None) -
             f"evaluations on: {', '.join(splits) or 'none'} (`{hint('run evaluate')}`)"
         )
     return Shelf(run, _numbers(run.folder.child(f"evaluations/{slug(split)}").names()), split)
+
+
+def newer_unfinished(shelf: Shelf, index: int) -> str | None:
+    """That there is a newer one which is unfinished, and how to see what there is of it; None where not."""
+    newest = shelf.indices[-1]
+    if newest <= index or shelf.is_finished(newest):
+        return None
+    command = shelf.command("--iteration", str(newest))
+    return f"{shelf.title(newest)} has begun and is unfinished; what there is of it: {command}"
 
 
 def replay_labels(run: Run) -> list[str]:

@@ -50,6 +50,15 @@ def update_of(place: IterationStore, model_id: str) -> Manifest | None:
     return place.manifest_at(f"updates/{model_id}")
 
 
+def made_with(place: IterationStore, model_id: str) -> tuple[Mapping[str, Any], str | None]:
+    """The fingerprint of this model's finished update, and the hash of the weights that it made."""
+    manifest = update_of(place, model_id)
+    assert manifest is not None, "the update is finished"
+    table = place.tables()[0].get(f"models/{model_id}")
+    hashes = table.read(["hash"])["hash"].to_pylist() if table is not None else []
+    return manifest.fingerprint, hashes[0] if hashes else None
+
+
 def moved(manifest: Manifest) -> bool:
     """Whether an update made a new version: one without signal does not."""
     return manifest.metrics["version_after"] > manifest.metrics["version_before"]

@@ -14,12 +14,14 @@ from pipeline.metrics.iteration import iteration_metrics
 from pipeline.store.episodes import Played, find_episode, sample_episodes
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
-from pipeline.store.shelf import Shelf
+from pipeline.store.shelf import Shelf, newer_unfinished
 from pipeline.views.files import update_summaries
 from pipeline.views.output import print_pages
 from pipeline.views.render import IterationView, evaluation_table, summary, summary_dict
 from pipeline.views.summary import places_of
 from pipeline.views.transcript import transcript, transcript_dict
+from stages.players.actor import failures
+from stages.rollout import causes, merged_failures
 from workflows.errors import UsageError
 
 EPISODES: Final = 3  # in the list, unless --episodes says another number
@@ -38,9 +40,13 @@ def print_place(
     place = _place(shelf, index, episode)
     if episode is not None:
         shown = [_found(place, shelf.title(place.index), episode, full)]
-        print_pages([transcript(p, full=full) for p in shown], transcript_dict(shown[0]), as_json)
+        mark = [] if place.whole else [Text(f"{shelf.title(place.index)} is unfinished", "yellow")]
+        data = transcript_dict(shown[0]) | ({} if place.whole else {"unfinished": True})
+        print_pages([*mark, *(transcript(p, full=full) for p in shown)], data, as_json)
         return
     view = stored_view(shelf, place)
+    if index is None and (newer := newer_unfinished(shelf, place.index)):
+        view = replace(view, notes=[*view.notes, newer])
     shown = sample_episodes(place.tables, episodes, full=full) if "episodes" in place.tables else []
     pages: list[RenderableType] = [summary(view)]
     data = summary_dict(view)
@@ -61,6 +67,8 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
     seconds, notes, accounts = anew.stage_seconds, anew.notes, place.accounts
     if not place.whole:
         notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
+    if place.begun:
+        notes.append(begun_note(place))
     where = {"tables": place.store.folder.url}
     alarms: list[str] = []
     if shelf.replay is not None:
@@ -84,6 +92,17 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
         alarms=alarms,
         where=where,
     )
+
+
+def begun_note(place: Finished) -> str:
+    """What an unfinished rollout has so far: its episodes, and why some failed."""
+    plays = place.tables["episodes"]
+    columns = ["episode_id", "status", "stop_reason", "error"]
+    ends = [row for k in range(len(plays.parts)) for row in plays.read_part(k, columns).to_pylist()]
+    kinds = merged_failures([failures(ends)])
+    failed = sum(kind["count"] for kind in kinds)
+    note = f"of its unfinished rollout, {len(ends)} episodes are there; {failed} of them failed"
+    return f"{note}: {causes(kinds)}" if failed else note
 
 
 def stored_alarms(run: Run, index: int) -> list[Alarm]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pipeline.store.episodes import scores_of
-from pipeline.store.shelf import Shelf
+from pipeline.store.shelf import Shelf, newer_unfinished
 from pipeline.views.render import NO_DATA, echo, make_console, number, plain, visible
 from pipeline.views.transcript import decoded_row, turn_page
 from stages.tables.parquet import TableRef
@@ -39,7 +39,14 @@ COLUMNS: Final = tuple(
 
 
 def print_turns(
-    tables: Mapping[str, TableRef], what: str, where: str, *, limit: int | None, full: bool, as_json: bool
+    tables: Mapping[str, TableRef],
+    what: str,
+    where: str,
+    *,
+    limit: int | None,
+    full: bool,
+    as_json: bool,
+    whole: Callable[[str], str] = lambda episode_id: f"--episode {episode_id}",
 ) -> None:
     """Print the turns that `where` chooses: counts by status and role, and a list of them.
 
@@ -47,6 +54,7 @@ def print_turns(
         what: names the iteration in messages.
         limit: how many are listed; None: 20, and all as JSON.
         full: each with its prompt and texts instead of a line.
+        whole: the command line that shows an episode.
         as_json: one JSON object a line and turn, with its columns decoded and nothing else.
 
     Raises:
@@ -72,6 +80,11 @@ def print_turns(
         make_console(),
         *_pages(what, where, tables["turns"].rows if "turns" in tables else 0, counts, listed, full, metrics),
     )
+    if listed:
+        line = Text(
+            f"one whole: {visible(whole(listed[0]['episode_id']))}", "dim", no_wrap=True, overflow="ignore"
+        )
+        echo(make_console(), line)
 
 
 def print_where(
@@ -83,8 +96,19 @@ def print_where(
         UsageError: no such iteration or evaluation, or a condition that can't be read.
     """
     place = shelf.place(shelf.chosen(index))
-    what = f"{shelf.title(place.index)} of run {shelf.name}"
-    print_turns(place.tables, what, where, limit=limit, full=full, as_json=as_json)
+    unfinished = "" if place.whole else ", which is unfinished,"
+    what = f"{shelf.title(place.index)}{unfinished} of run {shelf.name}"
+    print_turns(
+        place.tables,
+        what,
+        where,
+        limit=limit,
+        full=full,
+        as_json=as_json,
+        whole=lambda episode_id: shelf.command("--episode", episode_id),
+    )
+    if index is None and not as_json and (newer := newer_unfinished(shelf, place.index)):
+        echo(make_console(), Text(newer, "dim", no_wrap=True, overflow="ignore"))
 
 
 def condition_of(where: str, metrics: Mapping[str, str] = MappingProxyType({})) -> pl.Expr:
@@ -251,8 +275,6 @@ def _pages(
         pages.append(
             Text(f"and {number(total - len(listed))} more; --episodes N lists more, --json all", "dim")
         )
-    if listed:
-        pages.append(Text(f"one whole: --episode {visible(listed[0]['episode_id'])}", "dim"))
     return pages
 
 

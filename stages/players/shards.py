@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import compute
@@ -19,6 +19,8 @@ from stages.tables.filesystem import filesystem
 from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.trajectory import EPISODES, TURNS
 from workflows.vocabulary import Status
+
+SHARDS: Final = "shards"  # folder of the receipts, within that of the rollout
 
 
 @dataclass(frozen=True, slots=True)

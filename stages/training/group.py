@@ -84,6 +84,11 @@ class TrainerGroup:
         """The policy version of the weights that this trainer holds."""
         return self._version
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its processes have not been ended."""
+        return bool(self._actors)
+
     def describe(self) -> dict[str, Any]:
         """`parameters`, `device`, `precision`, `version`, `backend` of rank 0."""
         return {**self._described, "version": self._version}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +16,7 @@ import pytest
 
 from pipeline.plan.assemble import assemble, assemble_evaluation
 from pipeline.run.session import session
+from pipeline.run.signals import Stopped
 from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from tests.whole.test_blocks import HaltsIn
@@ -163,3 +168,38 @@ def test_a_rollout_made_again_keeps_its_shards_only_where_their_sampling_is_unch
         pytest.raises(UsageError, match="has no unfinished iteration"),
     ):
         runner.redo("reward")
+
+
+# --- updates that are made again --------------------------------------------------------------------
+
+
+def test_updates_since_the_last_checkpoint_are_made_again_with_their_own_settings(
+    scripted: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rare = {"checkpoints": {"every": 50, "keep": 5}}
+    raw = scripted(**rare)
+    run, _ = play(raw, iterations=2)
+    published = {row["version"]: row["hash"] for row in models_of(run, 2)}
+    shutil.rmtree(f"{run.folder.path}/checkpoints/team/00002")  # as a kill before the last save leaves it
+    other = scripted(ppo={"learning_rate": 1e-1}, **rare)
+    play(other)
+    folder = run.folder.child("checkpoints/team")
+    assert json.loads(folder.read_text("00002/manifest.json") or "")["hash"] == published[2]
+    assert [n for n in folder.names() if not n.isdigit()] == []
+    rates = {row["learning_rate"] for row in run.iteration(2).tables()[0]["updates/team"].read().to_pylist()}
+    assert rates == {1e-1}
+    assert "bit for bit" not in capsys.readouterr().out
+
+
+def models_of(run: Run, iterations: int) -> list[dict[str, Any]]:
+    tables = [run.iteration(index).tables()[0]["models/team"] for index in range(iterations)]
+    return [row for table in tables for row in table.read().to_pylist()]
+
+
+def test_a_stop_leaves_a_whole_checkpoint_of_what_was_trained(scripted: Settings) -> None:
+    plan = assemble(parse_settings(scripted(checkpoints={"every": 50, "keep": 5})))
+    with contextlib.suppress(Stopped), session(plan, signals=False) as runner:
+        runner.run_iteration()
+        before = runner.run.checkpoint_versions("team")
+        raise Stopped(signal.SIGTERM)
+    assert (before, runner.run.checkpoint_versions("team")) == ([], [1])
