@@ -23,6 +23,7 @@ BUILTIN_REWARDS: Final = {
     "branch_right": "rewards.team_answers:BranchRight",
     "final_right": "rewards.team_answers:FinalRight",
     "satisfied": "rewards.team_answers:Satisfied",
+    "branch_measure": "rewards.team_answers:BranchMeasure",
     "team_right": "rewards.team_answers:TeamRight",
     "right_by_role": "rewards.team_answers:RightByRole",
     "right_rubric": "rewards.team_answers:RightRubric",

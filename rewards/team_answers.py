@@ -9,7 +9,8 @@ the settings leave out come from there. Each answer is right (1) or not (0):
 - "code": it passes all of `gold["private_tests"]`.
 
 `BranchRight`, `FinalRight` and `Satisfied` say what happened, and are stored with weight 0 for each run of
-such a workflow; the metrics `answers/…` are made of them. `TeamRight`, `RightByRole` and `RightRubric` pay.
+such a workflow; the metrics `answers/…` are made of them. `BranchMeasure` says the like in evaluations.
+`TeamRight`, `RightByRole` and `RightRubric` pay.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from workflows.tools.code.isolation import Sandbox
 from workflows.vocabulary import Event
 
 Task = Literal["questions", "mathematics", "code"]
+Measure = Literal["share", "any", "majority", "lost", "rescued"]
 Values = list[float | None]
 
 SATISFIED: Final = "satisfied"
@@ -161,6 +163,36 @@ class Satisfied(AnswersReward):
 
     def values(self, episode: PlayedEpisode) -> Values:
         return [float(satisfied(t)) if t["step"] == self.verdict_step else None for t in episode.turns]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchMeasure(AnswersReward):
+    """Every turn: what the branches of the episode make of the task, as an [[evaluate.rewards]] wants it.
+
+    Options:
+        measure: "share" of the branches that are right; "any" of them is; "majority", more than half of
+            them are; "lost", some branch is right and the team's answer is not; "rescued", no branch is
+            right and the team's answer is. All are 0 or 1 but "share"; without a branch, none is right.
+    """
+
+    measure: Measure = "any"
+
+    def __post_init__(self) -> None:
+        AnswersReward.__post_init__(self)
+        refuse_unknown("measure", self.measure, get_args(Measure))
+
+    def values(self, episode: PlayedEpisode) -> Values:
+        branches = [self.right(episode, t) for t in episode.turns if t["step"] in self.branch_steps]
+        share = sum(branches) / len(branches) if branches else 0.0
+        if self.measure == "share":
+            return shared(episode, share, "full")
+        if self.measure == "majority":
+            return shared(episode, float(share > 0.5), "full")
+        if self.measure == "any":
+            return shared(episode, float(share > 0), "full")
+        is_final_right = bool(self.final(episode))
+        lost = self.measure == "lost"
+        return shared(episode, float((share > 0) == lost and is_final_right != lost), "full")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,12 +139,13 @@ def test_a_task_without_gold_excludes_the_episode_or_has_no_value() -> None:
     [
         ({"task": "maths"}, "option task is 'maths'"),
         ({"branch_steps": "generate"}, "option branch_steps must be a list of steps"),
+        ({"measure": "some"}, "option measure is 'some'"),
         ({"strict": "no"}, "option strict must be true or false"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load_reward("branch_right", options)
+        load_reward("branch_measure", options)
 
 
 def scored(workflow: Any, task: str, plays: list[Any], sections: Any, frozen: str = "") -> Any:
@@ -201,3 +202,14 @@ def test_what_became_of_right_branches_is_read_off_the_stored_rewards() -> None:
     assert frame["majority"].to_list() == [True, False, False]
     assert frame["final"].to_list() == [False, True, True]
     assert frame["satisfied"].to_list() == [None] * 3
+    # the reward for evaluations says the same of each episode
+    expected = {
+        "share": frame["share"].to_list(),
+        "any": [1.0, 0.0, 1.0],
+        "majority": [1.0, 0.0, 0.0],
+        "lost": [1.0, 0.0, 0.0],
+        "rescued": [0.0, 1.0, 0.0],
+    }
+    for measure, values in expected.items():
+        measured = reward("branch_measure", workflow, measure=measure)
+        assert [measured(episode(workflow, task, replies)) for replies in plays] == [[v] * 4 for v in values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from stages.weights.precision import engine_dtype
 from stages.weights.resolve import resolve_checkpoint
 from workflows.engine import Completion, Message, Sampling
 from workflows.errors import RunFailed, UsageError
+from workflows.models import Model, ModelMap
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.roles import Role
+from workflows.script import ScriptWorkflow
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm", reason="vLLM is not installed: its engine is not tested")
@@ -153,6 +159,35 @@ def test_more_prompt_tokens_than_one_step_takes_are_served(engine: tuple[Any, En
         return list(await asyncio.gather(*[client.generate(p, Sampling(2, seed=7)) for p in prompts]))
 
     assert [len(reply.logprobs) for reply in asyncio.run(at_once())] == [2] * 6
+
+
+def test_a_conversation_is_read_from_the_prefix_cache(engine: tuple[Any, EngineClient]) -> None:
+    """Earlier turns are kept as ids, so the blocks of prompt and reply are not computed anew."""
+    role = Role(
+        "writer",
+        "Tell me about {task}.",
+        conversation=True,
+        follow_up="Go on: {more}",
+        max_response_tokens=48,
+    )
+
+    async def talk(team: Any, task: Any) -> None:
+        await team.call("writer", {"task": "a river and a mountain in France, and who lives there " * 4})
+        for more in ("the town", "the sea"):
+            await team.call("writer", {"more": more})
+
+    _, client = engine
+    models = ModelMap({"m": Model("m", "base", "x")}, {"writer": "m"})
+    player = Player(ScriptWorkflow("talk", [role], talk), {"m": client}, models, {}, PlayLimits(), 0)
+    task = {"task_id": "t", "inputs": {}}
+    turns = asyncio.run(player.play(task, iteration=0, sample=0)).turns
+    assert [turn["status"] in ("ok", "truncated") for turn in turns] == [True] * 3
+    block = 32
+    for before, after in pairwise(turns):
+        kept = before["prompt_token_ids"] + before["response_token_ids"]
+        assert after["prompt_token_ids"][: len(kept)] == kept
+        # whole blocks of it; the last sampled token is never computed before it is read
+        assert after["num_cached_tokens"] >= (len(kept) - 1) // block * block > 0
 
 
 def test_new_weights_are_the_ones_that_answer(

@@ -142,6 +142,16 @@ def test_a_turn_waits_for_the_reply_before_it() -> None:
     ]
 
 
+def test_a_call_that_is_cancelled_before_it_began_holds_nobody_up() -> None:
+    async def run(team: Any, task: Any) -> None:
+        team.call("writer", {"task": "a"}).cancel()
+        await team.call("writer", {"task": "b"})
+
+    limits = PlayLimits(episode_timeout_seconds=20)
+    played = play_once(ScriptWorkflow("w", [WRITER], run), {}, {"writer": "said"}, limits=limits)
+    assert [t["response_text"] for t in played.turns] == [None, "said"]
+
+
 def test_turns_of_one_conversation_that_have_no_order_are_refused() -> None:
     role = Role("writer", "{task}", conversation=True)
     begin = Role("starter", "{task}")

@@ -199,3 +199,20 @@ def test_a_task_of_another_kind_says_what_to_do() -> None:
     workflow = load_workflow("orchestrate_workers", {"task": "mathematics"})
     played = play_once(workflow, TASKS["questions"], lambda m, s: "x")
     assert "no field 'problem'; it has: question" in played.episode["error"]
+
+
+@pytest.mark.parametrize(("use", "options"), TEAMS, ids=lambda value: str(value))
+def test_thoughts_are_shown_to_nobody_else_and_are_no_answer(use: str, options: dict[str, Any]) -> None:
+    thought = "<think>SECRET <answer>no</answer></think>"
+    said = "<answer>yes</answer><verdict>satisfied</verdict><strategy>way</strategy>"
+    workflow = load_workflow(use, {**options, "task": "questions", "reasoning": True})
+    played = play_once(workflow, TASKS["questions"], lambda m, s: thought + said)
+    assert played.episode["status"] == "ok"
+    for turn in played.turns:
+        assert "SECRET" not in json.loads(turn["messages"])[-1]["content"]
+        assert json.loads(turn["parsed"]) != "no"
+    assert json.loads(played.turns[-1]["parsed"]) is not None
+    unended = play_once(workflow, TASKS["questions"], lambda m, s: "<think>SECRET")
+    assert unended.episode["status"] == "ok"
+    for turn in unended.turns:
+        assert "SECRET" not in json.loads(turn["messages"])[-1]["content"]

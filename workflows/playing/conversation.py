@@ -24,6 +24,7 @@ lineage, of which each id is still the one that was asked or sampled.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,6 +89,7 @@ class Seat:
         self._index = talk.num_turns
         talk.num_turns += 1
         talk.last = key
+        weakref.finalize(self, self._over.set)  # a call that is cancelled before it begins leaves too
 
     async def prompt(self, speaker: Speaker, variables: Mapping[str, Any]) -> Prompt:
         """The prompt of this turn, once the turn before it is over.

@@ -25,6 +25,7 @@ from workflows.state import Output, State
 from workflows.teams.kinds import TaskKind, check_count, task_kind
 from workflows.teams.qa_passages import check_flags
 from workflows.teams.voting import generator
+from workflows.thinking import Reasoning, without_thoughts
 
 VERDICTS: Final = ("satisfied", "unsatisfied")
 CONFIDENCES: Final = ("low", "medium", "high")
@@ -37,18 +38,22 @@ _FORM: Final = (
 )
 
 
-def build(task: str = "questions", max_rounds: int = 3, conversations: bool = False) -> Workflow:
+def build(
+    task: str = "questions", max_rounds: int = 3, conversations: bool = False, reasoning: Reasoning = False
+) -> Workflow:
     """The workflow.
 
     Args:
         task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
         max_rounds: drafts of an episode, at most.
         conversations: generator and evaluator see their own earlier turns as a chat.
+        reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
+            where the chat template opens the first one.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
     """
-    kind = task_kind(task)
+    kind = task_kind(task, reasoning)
     check_count("max_rounds", max_rounds, 1)
     check_flags(conversations=conversations)
 
@@ -56,7 +61,7 @@ def build(task: str = "questions", max_rounds: int = 3, conversations: bool = Fa
         return kind.answer(state["generate"])
 
     def last_feedback(state: State) -> str:
-        return feedback(state["evaluate"]) if state.ran("evaluate") else _NONE
+        return feedback(state["evaluate"], reasoning) if state.ran("evaluate") else _NONE
 
     def last_draft(state: State) -> str:
         return draft(state) if state.ran("generate") else _NONE
@@ -87,10 +92,10 @@ def not_satisfied(state: State) -> bool:
     return (state["evaluate"].best or {}).get("verdict") != "satisfied"
 
 
-def feedback(output: Output) -> str:
+def feedback(output: Output, reasoning: Reasoning = False) -> str:
     """What the evaluator wants changed."""
-    read = (output.best or {}).get("feedback") or ""
-    return str(read).strip() or output.text.strip() or NO_FEEDBACK
+    read = (output.best or {}).get("feedback") or without_thoughts(output.text, reasoning)
+    return str(read).strip() or NO_FEEDBACK
 
 
 def _forgetful(kind: TaskKind) -> list[Role]:
@@ -100,7 +105,7 @@ def _forgetful(kind: TaskKind) -> list[Role]:
         "generator",
         prompt=f"{kind.statement}Last answer: {{draft}}\nFeedback: {{feedback}}\n{kind.form}",
         parser=kind.parser,
-        demonstrations=((first, kind.tagged(kind.wrong)), (later, kind.tagged(kind.right))),
+        demonstrations=((first, kind.wrong_reply), (later, kind.right_reply)),
         trim=_trims("draft", "feedback"),
         max_response_tokens=kind.max_response_tokens,
     )
@@ -124,13 +129,15 @@ def _evaluator(kind: TaskKind, **more: Any) -> Role:
     return Role(
         "evaluator",
         prompt=f"{kind.statement}Answer: {{draft}}\nIs it right?\n{_FORM}",
-        parser=StrictTags(
-            ("verdict", "confidence", "feedback"),
-            choices={"verdict": VERDICTS, "confidence": CONFIDENCES},
-            lenient="last",
-            missing="empty",
+        parser=kind.reads(
+            StrictTags(
+                ("verdict", "confidence", "feedback"),
+                choices={"verdict": VERDICTS, "confidence": CONFIDENCES},
+                lenient="last",
+                missing="empty",
+            )
         ),
-        demonstrations=((shown, _said("unsatisfied", "high", "This is wrong.")),),
+        demonstrations=((shown, kind.demonstrated(_said("unsatisfied", "high", "This is wrong."))),),
         trim=_trims("draft"),
         max_response_tokens=96,
         **more,

@@ -8,15 +8,16 @@ the whole reply; an empty reply reads as nothing, for which `NO_ANSWER` stands w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from workflows.errors import UsageError, WorkflowError, did_you_mean
-from workflows.parsers import StrictTags, Tag
+from workflows.parsers import Parser, StrictTags, Tag
 from workflows.prompts import parse_template
 from workflows.state import Output, State
 from workflows.steps import Source
 from workflows.teams.code_text import code_form, execution, shown_tests
+from workflows.thinking import AfterThinking, Reasoning, after_no_thought, check_reasoning
 
 NO_ANSWER: Final = "(no answer)"
 _VISIBLE_TESTS: Final = 3
@@ -34,6 +35,7 @@ class TaskKind:
         tag, content: the tag of an answer, and what stands between the tags in the form of a reply.
         shown: the task of demonstrations; right and wrong: answers to it.
         max_response_tokens: default limit of one answer.
+        reasoning: replies may begin with thoughts, which nobody else sees; see `workflows.thinking`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TaskKind:
     right: str
     wrong: str
     max_response_tokens: int
+    reasoning: Reasoning = False
 
     @property
     def form(self) -> str:
@@ -53,8 +56,25 @@ class TaskKind:
         return f"Reply: {self.tagged(self.content)}"
 
     @property
-    def parser(self) -> Tag | StrictTags:
-        return StrictTags(self.tag) if self.name == "code" else Tag(self.tag)
+    def parser(self) -> Parser:
+        """Reads an answer."""
+        return self.reads(StrictTags(self.tag) if self.name == "code" else Tag(self.tag))
+
+    @property
+    def right_reply(self) -> str:
+        return self.demonstrated(self.tagged(self.right))
+
+    @property
+    def wrong_reply(self) -> str:
+        return self.demonstrated(self.tagged(self.wrong))
+
+    def reads(self, parser: Parser) -> Parser:
+        """A parser of the team's replies, which reads what is said outside of thoughts."""
+        return AfterThinking(parser, self.reasoning == "opened") if self.reasoning else parser
+
+    def demonstrated(self, reply: str) -> str:
+        """A reply of a demonstration, without a thought."""
+        return after_no_thought(reply, self.reasoning)
 
     @property
     def inputs(self) -> dict[str, Source]:
@@ -78,17 +98,18 @@ class TaskKind:
         return str(output.best or "").strip() or NO_ANSWER
 
 
-def task_kind(name: str) -> TaskKind:
-    """The kind of task that option `task` names.
+def task_kind(name: str, reasoning: Reasoning = False) -> TaskKind:
+    """The kind of task that option `task` names, for models that think before they speak or not.
 
     Raises:
-        WorkflowError: it names none.
+        WorkflowError: it names none, or `reasoning` is of another kind.
     """
+    check_reasoning(reasoning)
     if name not in KINDS:
         raise WorkflowError(
             f"option task is {name!r}{did_you_mean(str(name), KINDS)}; use one of {', '.join(KINDS)}"
         )
-    return KINDS[name]
+    return replace(KINDS[name], reasoning=reasoning)
 
 
 def numbered(answers: list[str]) -> list[str]:

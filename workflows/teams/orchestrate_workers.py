@@ -31,6 +31,7 @@ from workflows.team import Team
 from workflows.teams.kinds import TaskKind, check_count, numbered, task_kind
 from workflows.teams.qa_passages import check_flags
 from workflows.teams.voting import chooser
+from workflows.thinking import Reasoning
 
 ANY_WAY: Final = "any way that you like"
 _NONE: Final = "none"
@@ -57,7 +58,11 @@ class Strategies(ParserHooks):
 
 
 def build(
-    task: str = "questions", max_strategies: int = 3, parallel: bool = True, excess: str = "end"
+    task: str = "questions",
+    max_strategies: int = 3,
+    parallel: bool = True,
+    excess: str = "end",
+    reasoning: Reasoning = False,
 ) -> ScriptWorkflow:
     """The workflow.
 
@@ -66,11 +71,13 @@ def build(
         max_strategies: how many the orchestrator may propose.
         parallel: workers answer at the same time; false: in turn, each sees the answers before it.
         excess: what more strategies than that do: "end" the episode without an answer, or "cut" the rest.
+        reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
+            where the chat template opens the first one.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
     """
-    kind = task_kind(task)
+    kind = task_kind(task, reasoning)
     check_count("max_strategies", max_strategies, 1)
     check_flags(parallel=parallel)
     if excess not in _EXCESS:
@@ -128,8 +135,8 @@ def _orchestrator(kind: TaskKind, most: int) -> Role:
     return Role(
         "orchestrator",
         prompt=f"{kind.statement}In which ways can this be solved? Name at most {most}.\nReply: {form}",
-        parser=Strategies(most),
-        demonstrations=((kind.only_stated(kind.shown), shown),),
+        parser=kind.reads(Strategies(most)),
+        demonstrations=((kind.only_stated(kind.shown), kind.demonstrated(shown)),),
         max_response_tokens=32 * (most + 1),
     )
 
@@ -141,7 +148,7 @@ def _worker(kind: TaskKind, parallel: bool) -> Role:
         "worker",
         prompt=f"{kind.statement}{earlier}Solve all of it this way: {{strategy}}\n{kind.form}",
         parser=kind.parser,
-        demonstrations=((shown, kind.tagged(kind.right)),),
+        demonstrations=((shown, kind.right_reply),),
         trim=(*(() if parallel else (Trim("earlier", by="word"),)), Trim("strategy", by="word")),
         max_response_tokens=kind.max_response_tokens,
     )

@@ -8,6 +8,7 @@ from workflows.parsers import Tag
 from workflows.prompts import parse_template
 from workflows.roles import Role
 from workflows.teams.kinds import task_kind
+from workflows.thinking import Reasoning
 
 
 def reply_in(tag: str) -> str:
@@ -25,12 +26,14 @@ def build(
     answer_tag: str = "answer",
     max_response_tokens: int | None = None,
     task: str | None = None,
+    reasoning: Reasoning = False,
 ) -> Workflow:
     """Question → `<answer>…</answer>`.
 
     Args:
         task: "questions", "mathematics" or "code": prompt, answer and grading are then those of the teams
             `voting`, `evaluate_optimise` and `orchestrate_workers`, of which this is the control.
+        reasoning: with `task`, as of these teams.
         prompt: template of the message; its variables are fields of the task's inputs. It should ask for
             the answer inside the tag. One demonstration is shown where it uses `{question}` only.
         answer_tag: the tag that holds the answer.
@@ -40,7 +43,9 @@ def build(
         WorkflowError: an option of the wrong kind, or a prompt that is not a template or uses no input.
     """
     if task is not None:
-        return _control(task, prompt, answer_tag, max_response_tokens)
+        return _control(task, prompt, answer_tag, max_response_tokens, reasoning)
+    if reasoning:
+        raise WorkflowError("option reasoning of `single` needs option task")
     if not isinstance(answer_tag, str) or not (prompt is None or isinstance(prompt, str)):
         raise WorkflowError("options prompt and answer_tag are texts")
     text = f"Question: {{question}}\n{reply_in(answer_tag)}" if prompt is None else prompt
@@ -67,20 +72,22 @@ def build(
     )
 
 
-def _control(task: str, prompt: str | None, answer_tag: str, max_response_tokens: int | None) -> Workflow:
+def _control(
+    task: str, prompt: str | None, answer_tag: str, max_response_tokens: int | None, reasoning: Reasoning
+) -> Workflow:
     """One role that does what each branch of a team does.
 
     Raises:
         WorkflowError: an unknown task, or an option that the task decides.
     """
-    kind = task_kind(task)
+    kind = task_kind(task, reasoning)
     if prompt is not None or answer_tag != "answer":
         raise WorkflowError("option task decides prompt and answer_tag; leave these two out, or task")
     solver = Role(
         "solver",
         prompt=kind.statement + kind.form,
         parser=kind.parser,
-        demonstrations=((kind.shown, kind.tagged(kind.right)),),
+        demonstrations=((kind.shown, kind.right_reply),),
         max_response_tokens=max_response_tokens or kind.max_response_tokens,
     )
     return Workflow(

@@ -21,19 +21,22 @@ from workflows.roles import Role
 from workflows.state import State
 from workflows.steps import Step
 from workflows.teams.kinds import TaskKind, check_count, numbered, task_kind
+from workflows.thinking import Reasoning
 
 
-def build(task: str = "questions", voters: int | Sequence[str] = 3) -> Workflow:
+def build(task: str = "questions", voters: int | Sequence[str] = 3, reasoning: Reasoning = False) -> Workflow:
     """The workflow.
 
     Args:
         task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
         voters: how many copies of the role `generator` answer, or the names of the roles that do.
+        reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
+            where the chat template opens the first one.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
     """
-    kind = task_kind(task)
+    kind = task_kind(task, reasoning)
     steps: list[Step]
     if isinstance(voters, int):
         check_count("voters", voters, 2)
@@ -68,7 +71,7 @@ def generator(kind: TaskKind, name: str, **more: Any) -> Role:
         name,
         prompt=kind.statement + kind.form,
         parser=kind.parser,
-        demonstrations=((kind.shown, kind.tagged(kind.right)),),
+        demonstrations=((kind.shown, kind.right_reply),),
         max_response_tokens=kind.max_response_tokens,
         **more,
     )
@@ -81,7 +84,7 @@ def chooser(kind: TaskKind, name: str, seen: str, ask: str) -> Role:
         name,
         prompt=f"{kind.statement}{{{seen}}}\n{ask}\n{kind.form}",
         parser=kind.parser,
-        demonstrations=((shown, kind.tagged(kind.right)),),
+        demonstrations=((shown, kind.right_reply),),
         trim=(Trim(seen, by="word"),),
         max_response_tokens=kind.max_response_tokens,
     )
