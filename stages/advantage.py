@@ -129,7 +129,7 @@ def advantage_part(
     tokens = pure.token_advantages(used, spec, job.carry)
     measured = {
         "kl_reference": tokens.kl,
-        "importance_weight": tokens.importance,
+        "importance_weight": tokens.ratios,  # before the cut; the update measures the weights that it uses
         "return": tokens.returns,
         "error": None if tokens.returns is None else tokens.returns - used.scores["values"],
     }

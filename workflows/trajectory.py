@@ -354,6 +354,14 @@ def seed_for(run_seed: int, *parts: object) -> int:
     return int.from_bytes(digest.digest(), "little") >> 1
 
 
+def library_seed(seed: int) -> int:
+    """A seed that every library takes, from 0 to below 2**32: the seed itself where it is one, else a hash
+    of it. The engines' and trainers' own generators get it; `seed_for` takes any integer."""
+    if 0 <= seed < 2**32:
+        return seed
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest(), "little")
+
+
 def to_json(value: Any) -> str:
     """Compact JSON with sorted keys, so that equal values are equal text. NaN and inf are refused."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)

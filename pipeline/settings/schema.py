@@ -28,7 +28,7 @@ class RunSection(Section):
     root: str = "runs"
     """Folder or fsspec URL that holds all runs."""
     seed: int = 0
-    """Seed of the run, from which every other seed is derived."""
+    """Seed of the run, from which every other seed is derived; any integer, modulo 2**64."""
     max_iterations_without_signal: Positive = 10
     """The run fails after this many iterations in a row in which nothing could be learned."""
 

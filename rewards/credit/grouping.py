@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Literal
 import polars as pl
 
 from rewards.base import CreditHooks
+from rewards.credit.equal import are_equal
 from rewards.credit.returns import RETURNS, Returns, add_return
 from workflows.errors import UsageError, did_you_mean
 
@@ -97,6 +98,7 @@ def compare(turns: pl.DataFrame, by: str, returns: Returns, gamma: float) -> pl.
 
     - `_above`: return minus the lowest return of the group. Working from there, equal returns give exact
       zeros, which c+c+c over 3 need not, and a shift of all rewards falls out before anything is rounded.
+      Returns that are equal but for rounding (`rewards.credit.equal`) are equal here.
     - `_episode_mean`: mean of `_above` over the turns of the same episode in the group.
     - `_baseline`: mean of `_episode_mean` over the group's episodes, so that an episode weighs the same
       whatever its number of turns; a mean over turns would let talkative episodes set it.
@@ -106,7 +108,12 @@ def compare(turns: pl.DataFrame, by: str, returns: Returns, gamma: float) -> pl.
     cell = (*group, "episode_id")
     return (
         add_return(turns, returns, gamma)
-        .with_columns(_above=pl.col("return") - pl.col("return").min().over(group))
+        .with_columns(_low=pl.col("return").min().over(group), _high=pl.col("return").max().over(group))
+        .with_columns(
+            _above=pl.when(are_equal(pl.col("_low"), pl.col("_high")))
+            .then(pl.col("return") * 0.0)  # null stays null
+            .otherwise(pl.col("return") - pl.col("_low"))
+        )
         .with_columns(
             _episode_mean=pl.col("_above").mean().over(cell),
             _first=pl.struct(cell).is_first_distinct(),

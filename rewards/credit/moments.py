@@ -10,6 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from rewards.credit.equal import tolerance
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -48,8 +50,9 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The sample standard deviation; exactly 0 for fewer than two values, or for equal ones."""
-        if self.count < 2 or self.low >= self.high:
+        """The sample standard deviation; exactly 0 for fewer than two values, or for ones that are equal but
+        for rounding."""
+        if self.count < 2 or self.high - self.low <= tolerance(self.low, self.high):
             return 0.0
         return math.sqrt(self.squares / (self.count - 1))
 

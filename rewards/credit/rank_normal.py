@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import polars as pl
 
+from rewards.credit.equal import are_equal
 from rewards.credit.grouping import Grouped
 from rewards.credit.returns import add_return
 
@@ -27,11 +28,24 @@ class RankNormal(Grouped):
 
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame:
         """Add `return` and `advantage`; one row per turn, sorted by key."""
-        ranked = add_return(turns, self.returns, self.gamma).with_columns(
-            _share=(pl.col("return").rank("average").over(self.group_keys) - 0.375)
+        ranked = self._with_places(add_return(turns, self.returns, self.gamma)).with_columns(
+            _share=(pl.col("_place").rank("average").over(self.group_keys) - 0.375)
             / (pl.len().over(self.group_keys) + 0.25)
         )
         shares = ranked.select("_share").unique().sort("_share")
         scores = [NormalDist().inv_cdf(share) for share in shares["_share"]]
         table = shares.with_columns(advantage=pl.Series(scores, dtype=pl.Float64))
-        return ranked.join(table, on="_share", how="left", maintain_order="left").drop("_share")
+        return ranked.join(table, on="_share", how="left", maintain_order="left").drop("_share", "_place")
+
+    def _with_places(self, turns: pl.DataFrame) -> pl.DataFrame:
+        """Add `_place`, which grows with the return in each group; returns that count as equal share one."""
+        before = pl.col("return").shift(1).over(self.group_keys)
+        is_next = (~are_equal(before, pl.col("return"))).fill_null(False).cast(pl.Int64)
+        return (
+            turns.with_row_index("_row")
+            .sort(*self.group_keys, "return", nulls_last=True, maintain_order=True)
+            .with_columns(_place=is_next)
+            .with_columns(_place=pl.col("_place").cum_sum().over(self.group_keys))
+            .sort("_row")
+            .drop("_row")
+        )

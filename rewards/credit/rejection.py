@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rewards.base import CreditHooks
+from rewards.credit.equal import tolerance_of
 from rewards.credit.grouping import BY_OPTIONS, By, check_options, compare, without_helpers
 from rewards.credit.returns import Returns
 from workflows.errors import UsageError
@@ -55,9 +56,11 @@ class Rejection(CreditHooks):
         """Add `return` and `advantage`; one row per turn, sorted by key."""
         keep = pl.lit(True)
         if self.at_least is not None:
-            keep = pl.col("return") >= self.at_least
+            bound = pl.lit(self.at_least)
+            keep = pl.col("return") >= bound - tolerance_of(bound)
         if self.best:
-            highest = pl.col("_episode_mean") == pl.col("_episode_mean").max().over(self.group_keys)
+            best = pl.col("_episode_mean").max().over(self.group_keys)
+            highest = pl.col("_episode_mean") >= best - tolerance_of(pl.col("_low"), pl.col("_high"))
             winner = pl.col("episode_id").filter(highest).first().over(self.group_keys)
             keep = keep & (pl.col("episode_id") == winner)
         return without_helpers(

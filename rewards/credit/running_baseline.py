@@ -9,6 +9,7 @@ from typing import Final, Literal
 import polars as pl
 
 from rewards.base import CreditHooks
+from rewards.credit.equal import are_equal
 from rewards.credit.grouping import check_returns
 from rewards.credit.moments import merged, survey
 from rewards.credit.returns import Returns, add_return
@@ -91,7 +92,10 @@ class RunningBaseline(CreditHooks):
         baseline = pl.col("role").replace_strict(
             list(baselines), list(baselines.values()), return_dtype=pl.Float64
         )
-        return self._returns(turns).with_columns(advantage=pl.col("return") - baseline)
+        same = are_equal(baseline, pl.col("return"))
+        return self._returns(turns).with_columns(
+            advantage=pl.when(same).then(0.0).otherwise(pl.col("return") - baseline)
+        )
 
     def _returns(self, turns: pl.DataFrame) -> pl.DataFrame:
         return add_return(turns, self.returns, self.gamma).with_columns(pl.col("role").fill_null(""))

@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
+from rewards.credit.equal import are_equal
 from workflows.trajectory import TURN_KEYS
 
 SILENT: Final = "group without signal"
@@ -16,7 +17,7 @@ SILENT: Final = "group without signal"
 
 @dataclass(frozen=True, slots=True)
 class LeaveOutSilent:
-    """Leave out every group whose numbers are all equal.
+    """Leave out every group whose numbers are all equal, but for rounding (`rewards.credit.equal`).
 
     `by` is the reward part (a [[rewards]] name) that decides; None takes the return. Where a reward
     also pays for length or form, that noise keeps groups apart which all got the task right, or all
@@ -31,8 +32,8 @@ class LeaveOutSilent:
         if self.by is not None:
             turns = turns.join(_part(rewards, self.by), on=TURN_KEYS, how="left", maintain_order="left")
             column = pl.col("_part")
-        spread = column.max().over(keys) - column.min().over(keys)
-        return turns.filter(spread.fill_null(0.0) == 0).select(TURN_KEYS)
+        equal = are_equal(column.min().over(keys), column.max().over(keys))
+        return turns.filter(equal.fill_null(True)).select(TURN_KEYS)
 
 
 def _part(rewards: pa.Table, name: str) -> pl.DataFrame:

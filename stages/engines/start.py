@@ -14,6 +14,7 @@ from stages.engines.client import EngineClient, from_ray
 from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
+from stages.process.output import kept_output, last_words
 from stages.waiting import LIMITS, answers
 from workflows.engine import Completion, Sampling
 from workflows.errors import CadreError, InfraError, RunFailed
@@ -51,15 +52,13 @@ class EngineActor:
         )
         if os.path.isdir(spec.checkpoint):
             os.environ["HF_HUB_OFFLINE"] = "1"  # all there is to load lies in the folder
-        try:
-            self._server = cast(Any, engine_class(spec.kind))(spec)
-        except CadreError:
-            raise
-        except Exception as error:
-            raise RunFailed(
-                f"the {spec.kind} engine of {spec.base_id!r} ({spec.checkpoint}) does not start: "
-                f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-            ) from None
+        with kept_output() as output:
+            try:
+                self._server = cast(Any, engine_class(spec.kind))(spec)
+            except CadreError:
+                raise
+            except BaseException as error:  # some libraries leave by SystemExit
+                raise _failed_start(spec, error, output.read()) from None
 
     def _ready_server(self) -> EngineServer:
         if self._server is None:
@@ -88,6 +87,16 @@ class EngineActor:
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
+
+
+def _failed_start(spec: EngineSpec, error: BaseException, output: str) -> RunFailed:
+    """Why an engine did not start: its error, and what it or a process of it wrote last."""
+    words = last_words(output, besides=str(error).strip().splitlines()[0] if str(error).strip() else "")
+    return RunFailed(
+        f"the {spec.kind} engine of {spec.base_id!r} ({spec.checkpoint}) does not start: "
+        f"{type(error).__name__}: {error}" + (f"; it wrote last: {words}" if words else "") + "\n"
+        f"{''.join(traceback.format_exception(error, limit=-3))}"
+    )
 
 
 def start_engine(

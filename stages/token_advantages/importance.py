@@ -30,15 +30,19 @@ class Importance:
     floor: float = 0.0
 
 
-def importance_weights(
+def importance_ratios(
     method: Importance, old: Floats, behaviour: Floats, mask: Bools, lengths: Ints
 ) -> Floats:
-    """The weight of each token, (N,); 1 where not `mask`. Never called for "none"."""
+    """Old policy over sampler for each token, or for its turn, (N,), before any cut; 1 where not `mask`."""
     log_ratio = np.where(mask, old - behaviour, 0.0)
     if method.level == "sequence":
         rows = row_of(lengths)
         log_ratio = np.bincount(rows, weights=log_ratio, minlength=len(lengths))[rows]
-    ratio = np.exp(np.clip(log_ratio, -_LIMIT, _LIMIT))
+    return np.where(mask, np.exp(np.clip(log_ratio, -_LIMIT, _LIMIT)), 1.0)
+
+
+def importance_weights(method: Importance, ratio: Floats, mask: Bools) -> Floats:
+    """The weight of each token, (N,): its ratio, cut; 1 where not `mask`. Never called for "none"."""
     if method.correction == "truncated":
         weights = np.minimum(ratio, method.cap)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ import polars as pl
 
 from rewards.credit.moments import Moments
 from stages.token_advantages.gae import gae, summarise
-from stages.token_advantages.importance import importance_weights
+from stages.token_advantages.importance import importance_ratios, importance_weights
 from stages.token_advantages.kl import kl_per_token
 from stages.token_advantages.ragged import Floats, kept_lengths, scatter, suffix_sums
 from stages.token_advantages.rows import Rows, on_last_token, per_token
@@ -33,6 +34,7 @@ class Tokens:
     returns: Floats | None = None
     importance: Floats | None = None
     kl: Floats | None = None  # per token, before its coefficient: what is logged is the KL, not the reward
+    ratios: Floats | None = None  # of old policy to sampler, before the cut that makes `importance` of them
 
     def columns(self) -> dict[str, Floats]:
         named = {
@@ -78,9 +80,10 @@ def summary_of(rows: Rows, spec: TokenSpec) -> pl.DataFrame:
 def token_advantages(rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None) -> Tokens:
     """Advantages before whitening. All rows must be usable; `carry` has `gae.CARRY` for each of them."""
     mask, lengths = rows.mask, rows.lengths
-    importance = None
+    ratios = importance = None
     if spec.importance.correction != "none":
-        importance = importance_weights(spec.importance, rows.scores["old"], rows.behaviour, mask, lengths)
+        ratios = importance_ratios(spec.importance, rows.scores["old"], rows.behaviour, mask, lengths)
+        importance = importance_weights(spec.importance, ratios, mask)
     rewards, kl = _token_rewards(rows, spec)
     if spec.use == "gae":
         assert carry is not None
@@ -95,12 +98,12 @@ def token_advantages(rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None) ->
             after["next_value"].to_numpy(),
             after["next_advantage"].to_numpy(),
         )
-        return Tokens(advantages, scatter((advantages + values)[mask], mask), importance, kl)
+        return Tokens(advantages, scatter((advantages + values)[mask], mask), importance, kl, ratios)
     advantages = np.where(mask, per_token(rows.frame["advantage"].to_numpy(), lengths), 0.0)
     if kl is not None:  # each token pays for itself and for what follows it in its turn
         kept = kept_lengths(mask, lengths)
         advantages += scatter(suffix_sums(rewards[mask], kept, spec.gae.gamma), mask)
-    return Tokens(advantages, None, importance, kl)
+    return Tokens(advantages, None, importance, kl, ratios)
 
 
 def moments_of(tokens: Tokens, rows: Rows, spec: TokenSpec) -> dict[str, Moments]:
@@ -113,7 +116,7 @@ def whitened(tokens: Tokens, rows: Rows, spec: TokenSpec, moments: dict[str, Mom
     advantages = tokens.advantages.copy()
     for key, where in together(rows, spec.whiten).items():
         advantages[where] = moments[key].whiten(advantages[where])
-    return Tokens(advantages, tokens.returns, tokens.importance, tokens.kl)
+    return dataclasses.replace(tokens, advantages=advantages)
 
 
 def _token_rewards(rows: Rows, spec: TokenSpec) -> tuple[Floats, Floats | None]:

@@ -86,7 +86,7 @@ def plan_update(
             "num_rows": sum(len(b.keys) for b in batches),
             "num_tokens": sum(b.num_tokens for b in batches),
             "num_forward_tokens": sum(b.num_forward_tokens for b in batches),
-            "signal": any(_has_signal(spec.loss, b) for b in batches),
+            "signal": any(has_signal(spec.loss, b) for b in batches),
         }
         for index, batches in mine.items()
     }
@@ -115,11 +115,22 @@ def plan_update(
     return plan, sum((counts for _, counts, _ in gathered), Counter())
 
 
-def _has_signal(loss: LossSpec, batch: MicroBatch) -> bool:
-    """A critic learns from returns even where every advantage is zero."""
+def has_signal(loss: LossSpec, batch: MicroBatch) -> bool:
+    """Whether there is anything to learn from a micro-batch.
+
+    Where every advantage is zero a critic still learns from returns, and an entropy bonus and a KL term to
+    the reference still act on the tokens of the roles that have them.
+    """
     if batch.keys and (loss.name not in _SCALED_BY_ADVANTAGE or batch.returns is not None):
         return True
+    if any(_acts_alone(loss, role) for role in set(batch.roles)):
+        return True
     return bool((batch.advantages != 0).any())
+
+
+def _acts_alone(loss: LossSpec, role: str | None) -> bool:
+    terms = loss.of(role)
+    return bool(terms.weight and (terms.entropy_coefficient or terms.kl_coefficient))
 
 
 def read_rows(

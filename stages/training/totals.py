@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rewards.credit.moments import Moments
 from stages.training.loss.kl import SamplerGap
 from stages.training.loss.loss import TokenSums, ValueSums, explained_variance
 
@@ -26,7 +28,7 @@ _MEANS: Final = {
     "sampler_gap_mean": "gap_tokens",
     "sampler_kl": "gap_tokens",
 }
-_MOMENTS: Final = ("returns", "returns_squared", "errors", "errors_squared")
+_MOMENTS: Final = ("returns", "errors")
 _MAXIMA: Final = {
     "importance_ratio_max": "tokens",
     "importance_weight_max": "importance_tokens",
@@ -35,11 +37,12 @@ _MAXIMA: Final = {
 
 
 class Totals:
-    """Named sums and maxima of one rank. A thing that was not measured anywhere is null."""
+    """Named sums, maxima and moments of one rank. A thing that was not measured anywhere is null."""
 
     def __init__(self) -> None:
-        self.sums = dict.fromkeys((*_MEANS, *_MEANS.values(), *_MOMENTS), 0.0)
+        self.sums = dict.fromkeys((*_MEANS, *_MEANS.values()), 0.0)
         self.maxima = dict.fromkeys(_MAXIMA, 0.0)
+        self.moments = dict.fromkeys(_MOMENTS, Moments())
 
     def add(self, **values: Tensor | float) -> None:
         for name, value in values.items():
@@ -76,11 +79,12 @@ class Totals:
         self.add(
             value_loss=sums.loss.detach(),
             value_tokens=sums.num_tokens,
-            returns=sums.returns,
-            returns_squared=sums.returns_squared,
-            errors=sums.errors,
-            errors_squared=sums.errors_squared,
         )
+        self._add_moments({"returns": sums.returns, "errors": sums.errors})
+
+    def _add_moments(self, moments: Mapping[str, Moments]) -> None:
+        for name, each in moments.items():
+            self.moments[name] = self.moments[name].merge(each)
 
     def add_gap(self, gap: SamplerGap) -> None:
         self.add(
@@ -92,6 +96,7 @@ class Totals:
 
     def merge(self, other: Totals) -> None:
         self.add(**other.sums, **other.maxima)
+        self._add_moments(other.moments)
 
     def over_ranks(self, device: torch.device) -> Totals:
         """The totals of all ranks. Collective; the names are the same on every rank."""
@@ -103,6 +108,10 @@ class Totals:
             values = torch.tensor(list(mine.values()), dtype=torch.float64, device=device)
             dist.all_reduce(values, op=op)
             theirs.update(zip(mine, values.tolist(), strict=True))
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, self.moments)
+        for moments in of_ranks:  # in the order of the ranks: the same bits on each
+            merged._add_moments(moments)
         return merged
 
     def measured(self) -> dict[str, Any]:
@@ -112,6 +121,5 @@ class Totals:
             name: sums[name] / sums[count] if sums[count] else None for name, count in _MEANS.items()
         }
         columns |= {name: self.maxima[name] if sums[count] else None for name, count in _MAXIMA.items()}
-        moments = (sums[name] for name in _MOMENTS)
-        columns["explained_variance"] = explained_variance(sums["value_tokens"], *moments)
+        columns["explained_variance"] = explained_variance(self.moments["returns"], self.moments["errors"])
         return columns

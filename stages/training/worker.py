@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stages.process.openmp import openmp_environment
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.spec import TrainerSpec, UpdateReport
+from workflows.trajectory import library_seed
 
 if TYPE_CHECKING:
     from stages.training.network.adapted import Base
@@ -64,7 +65,7 @@ class TrainWorker:
         from stages.training.unit import Unit
 
         torch.set_num_threads(self.threads)
-        torch.manual_seed(self.spec.seed + self.rank)
+        torch.manual_seed(library_seed(self.spec.seed) + self.rank)
         device = torch.device("cuda", 0) if self.spec.num_gpus else torch.device("cpu")
         self._join(address)
         self._unit = Unit(self.spec, self.rank, device, version, self._bases)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rewards.credit.moments import Moments
 from stages.token_advantages.gae import Gae, chain
-from stages.token_advantages.importance import Importance, importance_weights
+from stages.token_advantages.importance import Importance, importance_ratios, importance_weights
 from stages.token_advantages.kl import kl_per_token
 from stages.token_advantages.part import (
     moments_of,
@@ -139,7 +139,9 @@ def test_importance_weights_by_token_and_by_sequence() -> None:
     old, mask, lengths = np.log([3.0, 0.5, 1.0, 0.1]), np.ones(4, dtype=bool), np.array([2, 2])
 
     def weights(*options):
-        return importance_weights(Importance(*options), old, np.zeros(4), mask, lengths).tolist()
+        method = Importance(*options)
+        ratios = importance_ratios(method, old, np.zeros(4), mask, lengths)
+        return importance_weights(method, ratios, mask).tolist()
 
     assert weights("truncated", "token", 2.0) == pytest.approx([2, 0.5, 1, 0.1])
     assert weights("masked", "token", 2.0, 0.2) == pytest.approx([0, 0.5, 1, 0])

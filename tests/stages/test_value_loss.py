@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewards.credit.moments import Moments
 from stages.training.loss.loss import (
     explained_variance,
     value_loss,
 )
+from stages.training.totals import Totals
 
 law = settings(max_examples=40)
 
@@ -47,10 +49,27 @@ def test_explained_variance_is_1_for_perfect_values_and_0_for_a_constant() -> No
         v, r = torch.tensor(values), torch.tensor(returns)
         ones = torch.ones(len(values))
         s = value_loss(v, v, r, ones.bool(), ones, None)
-        names = ("num_tokens", "returns", "returns_squared", "errors", "errors_squared")
-        return explained_variance(*(getattr(s, name).item() for name in names))
+        return explained_variance(s.returns, s.errors)
 
     assert of([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == pytest.approx(1)
     assert of([5.0, 5.0, 5.0], [1.0, 2.0, 4.0]) == pytest.approx(0)
     assert of([5.0, 4.0], [1.0, 1.0]) is None
-    assert explained_variance(0, 0, 0, 0, 0) is None
+    assert explained_variance(Moments(), Moments()) is None
+
+
+def test_explained_variance_of_returns_far_from_0_is_that_of_returns_near_0() -> None:
+    """Sums of squares would lose the variance of these in rounding."""
+    values, returns = torch.tensor([1000.0005, 1000.0]), torch.tensor([1000.001, 1000.0])
+    s = value_loss(values, values, returns, torch.ones(2).bool(), torch.ones(2), None)
+    assert explained_variance(s.returns, s.errors) == pytest.approx(0.75, abs=0.05)
+    parts = [
+        value_loss(v, v, r, torch.ones(1).bool(), torch.ones(1), None)
+        for v, r in zip(values.split(1), returns.split(1), strict=True)
+    ]
+    total = Totals()
+    for part in parts:
+        total.add_values(part)
+    assert total.measured()["explained_variance"] == pytest.approx(explained_variance(s.returns, s.errors))
+    equal = torch.tensor([0.1 + 0.2, 0.3, 0.6 - 0.3])
+    s = value_loss(equal * 0, equal * 0, equal, torch.ones(3).bool(), torch.ones(3), None)
+    assert explained_variance(s.returns, s.errors) is None

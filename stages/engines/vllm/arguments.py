@@ -9,6 +9,7 @@ from stages.engines.base import EngineSpec, check_length
 from stages.weights.checkpoints import read_json
 from stages.weights.precision import engine_dtype
 from workflows.errors import UsageError
+from workflows.trajectory import library_seed
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the largest ranks that vLLM can be set to
 SMALLEST_HEAD: Final = 32  # numbers in an attention head that vLLM's CPU kernels want at least
@@ -80,7 +81,7 @@ def engine_arguments(spec: EngineSpec, checkpoint_dtype: str) -> dict[str, Any]:
         "dtype": checkpoint_dtype if dtype == "auto" else dtype,
         "max_model_len": spec.max_model_len,
         "max_num_seqs": spec.max_batch_size,
-        "seed": spec.seed,
+        "seed": library_seed(spec.seed),
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,

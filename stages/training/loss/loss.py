@@ -11,16 +11,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from rewards.credit.moments import Moments
 from stages.training.loss.batch import Terms, TokenBatch
 from stages.training.loss.kl import clamped_log_ratio, k3, kl_estimate, masked_sum
 from stages.training.loss.policy import POLICY_LOSSES, TokenLoss
 from stages.training.loss.spec import LossSpec
 from workflows.errors import SchemaError
+
+_FLOAT32: Final = 2.5e-7  # returns come in single precision: two steps of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +137,15 @@ def policy_loss(spec: LossSpec, batch: TokenBatch) -> TokenSums:
 class ValueSums:
     """What one micro-batch adds to a critic's step. `loss` carries the graph; the rest is detached float64.
 
-    The moments are of returns and of what the values from before the update left unexplained:
-    `explained_variance` puts them together.
+    `returns` are the moments of the returns, and `errors` those of what the values from before the update
+    left unexplained: `explained_variance` puts them together.
     """
 
     loss: Tensor
     num_tokens: Tensor
     clipped: Tensor
-    returns: Tensor
-    returns_squared: Tensor
-    errors: Tensor
-    errors_squared: Tensor
+    returns: Moments
+    errors: Moments
 
 
 def value_loss(
@@ -176,22 +177,20 @@ def value_loss(
         loss=masked_sum(0.5 * squared * weights, mask),
         num_tokens=mask.sum(dtype=torch.float64),
         clipped=_count(was_clipped, mask),
-        returns=exact.sum(),
-        returns_squared=(exact**2).sum(),
-        errors=errors.sum(),
-        errors_squared=(errors**2).sum(),
+        returns=Moments.of(exact[mask].cpu().numpy()),
+        errors=Moments.of(errors[mask].detach().cpu().numpy()),
     )
 
 
-def explained_variance(
-    num_tokens: float, returns: float, returns_squared: float, errors: float, errors_squared: float
-) -> float | None:
-    """1 - Var(R - V) / Var(R) from summed moments; None where the returns do not vary."""
-    if num_tokens < 1:
+def explained_variance(returns: Moments, errors: Moments) -> float | None:
+    """1 - Var(R - V) / Var(R) over tokens; None where the returns do not vary but for rounding.
+
+    Each variance is of numbers around their own mean, so that it is right for returns far from 0 too.
+    """
+    apart = returns.high - returns.low
+    if returns.count < 1 or apart <= _FLOAT32 * max(abs(returns.low), abs(returns.high)):
         return None
-    variance = returns_squared / num_tokens - (returns / num_tokens) ** 2
-    left = errors_squared / num_tokens - (errors / num_tokens) ** 2
-    return 1 - left / variance if variance > 1e-12 * max(1.0, returns_squared / num_tokens) else None
+    return 1 - errors.squares / returns.squares
 
 
 def _check_complete(spec: LossSpec, batch: TokenBatch) -> None:
