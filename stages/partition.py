@@ -104,6 +104,7 @@ class PartitionStage:
 
     models: tuple[PartitionSpec, ...]
     frozen_roles: frozenset[str] = frozenset()  # not trained on, though their model is
+    elsewhere: frozenset[str] = frozenset()  # models that other blocks of the iteration train
     part_bytes: int = 64 << 20  # a rank's rows beyond this go to a further part
 
     name: str = "partition"
@@ -138,7 +139,12 @@ class PartitionStage:
         indices = aligned_parts(tables)
         models = tuple(m.model_id for m in self.models)
         surveys = map_parts(
-            survey_part, indices, tables=tables, models=models, frozen_roles=self.frozen_roles
+            survey_part,
+            indices,
+            tables=tables,
+            models=models,
+            frozen_roles=self.frozen_roles,
+            elsewhere=self.elsewhere,
         )
         excluded: Counter[str] = sum((s["excluded"] for s in surveys), Counter())
         rows = pl.concat([pl.DataFrame(schema=_SURVEY), *(s["usable"] for s in surveys)])
@@ -189,6 +195,7 @@ def survey_part(
     tables: Mapping[str, TableRef],
     models: Sequence[str],
     frozen_roles: frozenset[str] = frozenset(),
+    elsewhere: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Keys and lengths of the usable turns of part `index`, and the others counted by reason."""
     turns = _with_response_lengths(tables["turns"].read_part(index, _LENGTH_COLUMNS))
@@ -204,6 +211,8 @@ def survey_part(
         .then(pl.col("excluded"))
         .when(pl.col("role").is_in(sorted(frozen_roles)))
         .then(pl.lit("role is frozen"))
+        .when(pl.col("model_id").is_in(sorted(elsewhere)))
+        .then(pl.lit("model is trained in another block"))
         .when(~pl.col("model_id").is_in(models))
         .then(pl.lit("model ") + pl.col("model_id").fill_null("(none)") + pl.lit(" is not partitioned"))
         .when(pl.col("num_response_tokens") == 0)

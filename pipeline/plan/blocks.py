@@ -345,7 +345,9 @@ def only_models(
     kept: list[Stage] = []
     for stage in stages:
         if isinstance(stage, PartitionStage):
-            kept.append(replace(stage, models=tuple(m for m in stage.models if m.model_id in models)))
+            others = frozenset(m.model_id for m in stage.models if m.model_id not in models)
+            here = tuple(m for m in stage.models if m.model_id in models)
+            kept.append(replace(stage, models=here, elsewhere=others))
         elif isinstance(stage, AdvantageStage):
             kept += [AdvantageStage(tokens)] if with_tokens else []
         elif isinstance(stage, ScoreStage | StoredScoresStage):

@@ -69,7 +69,20 @@ class Finished:
 
     @property
     def notes(self) -> list[str]:
-        return [note for m in self.manifests.values() for note in m.notes]
+        """What its stages had to say, each sentence once; of several blocks, first what they did."""
+        said = [note for m in self.manifests.values() for note in m.notes]
+        return list(dict.fromkeys([*([self._course] if self.blocks > 1 else []), *said]))
+
+    @property
+    def _course(self) -> str:
+        """What the blocks did, one after another."""
+        words = []
+        for block in range(self.blocks):
+            stages = [m.stage for m in self.manifests.values() if m.block == block]
+            trained = [stage.partition("/")[2] for stage in stages if stage.startswith("update/")]
+            did = ["played"] if "rollout" in stages else []
+            words.append(" and ".join([*did, *([f"trained {', '.join(trained)}"] if trained else [])]))
+        return f"{self.blocks} blocks: " + "; ".join(f"{n} {w or 'unfinished'}" for n, w in enumerate(words))
 
     @property
     def stage_seconds(self) -> dict[str, float]:

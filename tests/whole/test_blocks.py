@@ -126,6 +126,12 @@ def test_all_readers_see_all_blocks(whole: Whole, capsys: Any) -> None:
         assert first.tables[table].rows == sum(block[table].height for block in blocks)
     assert first.metrics["model/first/version"] == first.metrics["model/second/version"] == 1
     assert first.metrics["rollout/episodes"] == sum(block["episodes"].height for block in blocks)
+    assert first.notes[0] == "2 blocks: 0 played and trained first; 1 played and trained second"
+    split = next(a for a in first.accounts if a.boundary == "credit to partition")
+    of_both = sum(blocks[b][f"partition/{m}"].height for b, m in enumerate(("first", "second")))
+    assert split.rows_in == sum(block["credit"].height for block in blocks)
+    assert split.rows_out == of_both
+    assert split.excluded["model is trained in another block"] > 0
     episodes = next(a for a in first.accounts if a.boundary == "rollout")
     assert episodes.rows_in == 16  # as many as an iteration of one block plays
     again = shelf_of(run).place(0)
