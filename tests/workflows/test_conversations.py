@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workflows.engine import ChatReply
 from workflows.errors import UsageError, WorkflowError
 from workflows.graph import Workflow
 from workflows.models import Model, ModelMap
@@ -54,7 +55,7 @@ class OtherIds(ScriptedEngine):
         return replace(completion, token_ids=ids, logprobs=[-1.0] * len(ids), text=self.model.decode(ids))
 
 
-def play(workflow: Any, engine: ScriptedEngine, role_settings: Any = None, task: str = "sum") -> Any:
+def play(workflow: Any, engine: Any, role_settings: Any = None, task: str = "sum") -> Any:
     names = list(workflow.roles)
     models = ModelMap({"m": Model("m", "m", "scripted")}, dict.fromkeys(names, "m"))
     player = Player(workflow, {"m": engine}, models, role_settings or {}, PlayLimits(), 0)
@@ -189,6 +190,34 @@ def test_a_conversation_that_has_no_room_is_refused_or_loses_its_oldest_replies(
         if not same:
             assert after["lineage_parent"] == before["lineage"]
         assert after["num_prompt_tokens"] <= 150
+
+
+class Api:
+    """A model behind an API: messages in, text out."""
+
+    model_id = base_id = "m"
+    policy_version, max_model_len, trainable = 0, 4096, False
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+
+    def count_tokens(self, messages: Any) -> int:
+        return sum(len(m["content"]) for m in messages)
+
+    async def chat(self, messages: Any, sampling: Any) -> ChatReply:
+        self.asked.append([(m["role"], m["content"]) for m in messages])
+        return ChatReply(f"reply {len(self.asked)}", "stop", 0)
+
+
+def test_a_model_behind_an_api_gets_the_chat_and_no_lineage() -> None:
+    api = Api()
+    turns = play(function(WRITER, 3), api).turns
+    assert api.asked[2] == [
+        *[("user", "Task: sum"), ("assistant", "reply 1"), ("user", "Feedback: reply 1")],
+        *[("assistant", "reply 2"), ("user", "Feedback: reply 2")],
+    ]
+    assert [t["conversation_turn"] for t in turns] == [0, 1, 2]
+    assert {t["lineage"] for t in turns} == {None}
 
 
 def test_a_model_that_cannot_continue_a_chat_is_refused_before_anything_is_played() -> None:

@@ -9,7 +9,7 @@ what the workflow gives it next is the next user message. A conversation belongs
 
 where the last part is what the chat template writes there (`workflows.engine.Engine.render_after`), without
 the end of the turn where the reply has sampled that itself. So each prompt of a conversation begins with
-the prompt and the reply before it, whatever the text of the reply would be encoded to.
+the prompt and the reply before it, whatever the text of the reply would be encoded to (docs/design.md, R4).
 
 **Order.** The turns of one conversation follow each other: one that may run beside another of its
 conversation is refused. A turn waits for the reply of the one before it. A turn that failed leaves nothing
@@ -122,15 +122,16 @@ class Seat:
             return prompt
         raise AssertionError("the last attempt returns or raises")
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The columns of the turn's row; to be read when its prompt is made."""
+    def columns(self, prompt: Prompt) -> dict[str, Any]:
+        """The columns of the turn's row. Where ids are not known, nothing is said of their lineage."""
         talk = self._talk
+        lineages = [f"{talk.name}#{number}" for number in (talk.lineage, talk.lineage - 1) if number >= 0]
+        lineage, parent = [*lineages, None][:2] if prompt.token_ids is not None else (None, None)
         return {
             "conversation": talk.name,
             "conversation_turn": self._index,
-            "lineage": f"{talk.name}#{talk.lineage}",
-            "lineage_parent": f"{talk.name}#{talk.lineage - 1}" if talk.lineage else None,
+            "lineage": lineage,
+            "lineage_parent": parent,
         }
 
     def spoke(self, prompt: Prompt, text: str, response_ids: Sequence[int]) -> None:

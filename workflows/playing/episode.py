@@ -161,7 +161,7 @@ class Episode:
             prompt = first_prompt(speaker, variables)
         else:
             prompt = await seat.prompt(speaker, variables)
-            row.update(seat.columns)
+            row.update(seat.columns(prompt))
         sampling = self._sampling(turn, speaker)
         row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
         if spelled := speaker.special_tokens_in(prompt.messages):

@@ -7,7 +7,8 @@ a verdict. The episode ends as `finished` with a satisfied evaluator, else as `l
 
 With `conversations = true` generator and evaluator each keep a conversation of their own: the task stands in
 its first message, and feedback, or a new draft, is the next message of the user. Without, each prompt is new
-and shows the last draft and the feedback on it.
+and shows the last draft and the feedback on it. A conversation that is too long for the model loses its
+oldest replies, never the task.
 
 A reply of the evaluator that breaks its form reads as the last filled occurrence of each tag. One without a
 readable verdict is not satisfied; feedback that can't be read is the reply's text, or that there was none.
@@ -117,11 +118,12 @@ def _talking(kind: TaskKind) -> list[Role]:
         kind,
         "generator",
         conversation=True,
+        when_full="drop_oldest",
         follow_up=f"Feedback: {{feedback}}\n{kind.reminder}{kind.form}",
         trim=_trims("feedback"),
     )
     later = f"New answer: {{draft}}\nIs it right?\n{_FORM}"
-    return [drafter, _evaluator(kind, conversation=True, follow_up=later)]
+    return [drafter, _evaluator(kind, conversation=True, follow_up=later, when_full="drop_oldest")]
 
 
 def _evaluator(kind: TaskKind, **more: Any) -> Role:
