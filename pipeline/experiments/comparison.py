@@ -160,7 +160,9 @@ def _grouped(histories: Sequence[History], labels: Mapping[str, str]) -> dict[st
 
 
 def _label(differing: Differences, values: Sequence[str], runs: Sequence[History]) -> str:
-    """The settings that differ, where they are short; otherwise the name of the first run."""
+    """The name of a run that is alone; of repeats the settings that differ, where they are short."""
+    if len(runs) == 1:
+        return runs[0].name
     settings = {k: v for k, v in zip(differing, values, strict=True) if not k.startswith("models")} or dict(
         zip(differing, values, strict=True)
     )

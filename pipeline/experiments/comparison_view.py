@@ -13,6 +13,10 @@ from pipeline.experiments.comparison import COSTS, Change, Comparison, Variant
 from pipeline.views.render import NO_DATA, open_table, visible
 from pipeline.views.render import cell as plain_text
 
+WIDTH = 80  # characters of a terminal that tables fit into
+GAP = 2  # characters between two columns
+# stages of iterations alone: a run also starts, evaluates and ends
+COST_WORDS = {"seconds": "seconds of iterations"}
 MAX_VALUE = 28  # characters of a setting's value in the table; `--json` has them whole
 
 
@@ -35,13 +39,30 @@ def comparison_page(comparison: Comparison) -> RenderableType:
 def _differences(comparison: Comparison) -> Table:
     """A column for each variant, or for each run where its repeats differ in more than the seed."""
     places = {name: i for i, name in enumerate(comparison.names)}
-    table = open_table("  setting", *(visible(v.label) for v in comparison.variants))
+    rows = {}
     for key, values in comparison.differences.items():
-        cells = []
-        for variant in comparison.variants:
-            variant_values = [values[places[run.name]] for run in variant.runs]
-            cells.append(_cut(", ".join(dict.fromkeys(variant_values))))
-        table.add_row(plain_text(f"  {key}"), *(plain_text(cell) for cell in cells))
+        of_variants = [[values[places[run.name]] for run in v.runs] for v in comparison.variants]
+        rows[key] = [_cut(", ".join(dict.fromkeys(each))) for each in of_variants]
+    return _by_variant(comparison, "setting", rows)
+
+
+def _by_variant(
+    comparison: Comparison, what: str, rows: Mapping[str, Sequence[str]], *, numbers: bool = False
+) -> Table:
+    """A column for each variant where that fits into 80 characters without breaking a word; otherwise the
+    variants of each row below each other."""
+    labels = [visible(v.label) for v in comparison.variants]
+    widths = [max(len(label), *(len(row[i]) for row in rows.values())) for i, label in enumerate(labels)]
+    right = ">" if numbers else ""
+    if max(map(len, rows)) + sum(widths) + GAP * (len(widths) + 1) <= WIDTH:
+        table = open_table(f"  {what}", *(f"{right}{label}" for label in labels))
+        for key, cells in rows.items():
+            table.add_row(plain_text(f"  {key}"), *(plain_text(each) for each in cells))
+        return table
+    table = open_table(f"  {what}", "variant", f"{right}value")
+    for key, cells in rows.items():
+        for position, (label, each) in enumerate(zip(labels, cells, strict=True)):
+            table.add_row(plain_text("" if position else f"  {key}"), plain_text(label), plain_text(each))
     return table
 
 
@@ -71,34 +92,53 @@ def _outcomes(comparison: Comparison) -> Table:
 
 
 def _roles(comparison: Comparison) -> Table:
-    table = open_table("  role", *(f">{visible(v.label)}" for v in comparison.variants))
-    for role in dict.fromkeys(role for v in comparison.variants for role in v.roles):
-        changes = [v.roles.get(role) for v in comparison.variants]
-        table.add_row(plain_text(f"  {role}"), *(plain_text(_arrow(c)) for c in changes))
-    return table
+    roles = dict.fromkeys(role for v in comparison.variants for role in v.roles)
+    rows = {role: [_arrow(v.roles.get(role)) for v in comparison.variants] for role in roles}
+    return _by_variant(comparison, "role", rows, numbers=True)
 
 
 def _costs(comparison: Comparison) -> Table:
     names = [name for name in COSTS if any(name in v.cost for v in comparison.variants)]
-    table = open_table("  variant", *(f">{name.replace('_', ' ')}" for name in names))
+    table = open_table("  variant", *(f">{COST_WORDS.get(name, name.replace('_', ' '))}" for name in names))
     for variant in comparison.variants:
         table.add_row(plain_text(f"  {variant.label}"), *(plain_text(_cost(variant, n)) for n in names))
     return table
 
 
-def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def sweep_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The runs of a sweep before they are run: dicts with `run`, `point`, `seed`, `state`, `parameters`,
     `memory_gib`."""
-    table = open_table("run", "point", ">seed", "state", ">trained", ">held", ">needs about")
-    table.columns[0].no_wrap = True  # names are copied
-    for row in rows:
-        parameters = row["parameters"]
-        table.add_row(
-            *(plain_text(row[key]) for key in ("run", "point", "seed", "state")),
-            *(plain_text(_short(parameters[key])) for key in ("trained", "held")),
-            plain_text(f"{row['memory_gib']:.1f} GiB"),
-        )
+    columns = {
+        "run": [row["run"] for row in rows],
+        "point": [row["point"] for row in rows],
+        ">seed": [str(row["seed"]) for row in rows],
+        "state": [row["state"] for row in rows],
+        ">trained": [_short(row["parameters"]["trained"]) for row in rows],
+        ">held": [_short(row["parameters"]["held"]) for row in rows],
+        ">memory": [f"{row['memory_gib']:.1f} GiB" for row in rows],
+    }
+    widths = {name: max(len(name.lstrip(">")), *map(len, each)) for name, each in columns.items()}
+    for name in ("point", ">seed", ">held"):  # the name of a run has its point and its seed
+        if sum(widths.values()) + GAP * len(widths) > WIDTH:
+            del columns[name], widths[name]
+    if sum(widths.values()) + GAP * len(widths) > WIDTH:
+        return Group(*(_two_lines(row) for row in rows))
+    table = open_table(*columns)
+    for column in table.columns:
+        column.no_wrap = True  # names are copied
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*(plain_text(each) for each in cells))
     return table
+
+
+def _two_lines(row: Mapping[str, Any]) -> Text:
+    """A run of a sweep whose name leaves no room beside it."""
+    text = Text(visible(row["run"]), no_wrap=True, overflow="ignore")
+    trained, held = (_short(row["parameters"][key]) for key in ("trained", "held"))
+    return text.append(
+        f"\n  {row['state']}; {trained} of {held} parameters trained, about {row['memory_gib']:.1f} GiB",
+        "dim",
+    )
 
 
 def _arrow(change: Change | None) -> str:

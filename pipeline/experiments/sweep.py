@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -252,7 +253,12 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
         member,
         child_tags(folder, member.point.label, folder.data["tracker"].get("run_id"), member.point.values),
     )
-    progress = RichProgress(brief_seconds=float("inf"))  # the line that stays is ours
+    started = time.monotonic()
+
+    def left() -> float | None:
+        return seconds_left(sweep, folder, index, time.monotonic() - started)
+
+    progress = RichProgress(brief_seconds=float("inf"), forecast=left)  # the line that stays is ours
     done = finished_iterations(sweep.root, member.name)
     progress.start(label, sweep.iterations, "iteration")
     progress.advance(done)
@@ -262,7 +268,6 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
         progress.advance(now - done)
         done = now
 
-    started = time.monotonic()
     try:
         child.cause = train(settings, sweep.iterations, folder.folder, on_progress)
         child.state = "failed" if child.cause else "finished"
@@ -279,10 +284,32 @@ def _line(label: str, child: Child, seconds: float, folder: SweepFolder) -> Text
     if child.cause:
         log = f"{folder.folder.url}/{child.name}.log"
         return Text(f"{head}FAILED after {duration(seconds)}: {visible(child.cause)} ({log})", "red")
-    text = Text(f"{head}{child.iterations} iterations in {duration(seconds)}")
+    text = Text(f"{head}{child.iterations} iterations in {duration(seconds)} with its start")
     if (value := _last_return(folder, child)) is not None:
         text.append(f", mean return {value:.3f} in the last")
     return text
+
+
+def seconds_left(sweep: Sweep, folder: SweepFolder, index: int, spent: float) -> float | None:
+    """How long the sweep will take from now, by the runs that it has finished; None before the first.
+
+    A run is expected to take as long as those of its point took on average, from start to end, or as all
+    did where its point has none.
+
+    Args:
+        index: of the member that runs now, for `spent` seconds.
+    """
+    done = [child for child in folder.children.values() if folder.is_finished(child, sweep.iterations)]
+    if not done:
+        return None
+
+    def expected(member: Member) -> float:
+        same = [child.seconds for child in done if child.point == member.point.label]
+        return fmean(same or [child.seconds for child in done])
+
+    finished = {child.name for child in done}
+    later = [member for member in sweep.members[index + 1 :] if member.name not in finished]
+    return max(0.0, expected(sweep.members[index]) - spent) + sum(map(expected, later))
 
 
 def _last_return(folder: SweepFolder, child: Child) -> float | None:
@@ -319,4 +346,6 @@ def _state(sweep: Sweep, folder: SweepFolder, member: Member, child: Child | Non
         return "finished"
     done = finished_iterations(sweep.root, member.name)
     state = f"{done} of {sweep.iterations}" if done else "new"
-    return f"{state}, failed" if child is not None and child.state == "failed" else state
+    if child is not None and child.state == "failed":
+        return f"{state}, failed"
+    return f"{state}, not ended" if done >= sweep.iterations else state

@@ -72,6 +72,11 @@ class Folder:
         inside = [path.removeprefix(self.path).lstrip("/") for path in paths]
         return sorted(p for p in inside if p.rpartition("/")[2] == name and not p.startswith(f"{but}/"))
 
+    def size(self) -> int:
+        """Bytes of all files inside, at any depth."""
+        with reached(self.fs, self.url):
+            return int(self.fs.du(self.path))
+
     def remove(self, name: str) -> None:
         """Remove a file or folder, of a folder the manifest first: half of one must not look whole."""
         path = f"{self.path}/{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ from pipeline.settings.program import again, hint
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
+from pipeline.store.history import evaluation_results
+from pipeline.store.lock import RunLock
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
@@ -56,6 +59,7 @@ def runs_under(root: str) -> list[Run]:
 def list_runs(root: str) -> list[dict[str, Any]]:
     """What there is to say of `runs_under` the root, in that order."""
     found = []
+    sweep_of = sweeps_under(root)
     for run in runs_under(root):
         info, indices = run.info, run.iterations()
         found.append(
@@ -69,9 +73,65 @@ def list_runs(root: str) -> list[dict[str, Any]]:
                 "iterations": len(indices),
                 "unfinished": [i for i in indices if not run.is_finished(i)],
                 "replays": replay_labels(run),
+                "return": last_return(run),
+                "score": last_score(run),
+                "bytes": run.folder.size() if run.folder.is_local else None,
+                "sweep": sweep_of.get(run.name),
             }
         )
     return found
+
+
+def last_return(run: Run) -> float | None:
+    """The mean return of the newest finished iteration; None where there is none."""
+    for index in reversed(run.iterations()):
+        text = run.iteration(index).folder.read_text("done.json")
+        if text is not None:
+            value = json.loads(text)["metrics"].get("return/mean")
+            return None if value is None else float(value)
+    return None
+
+
+def last_score(run: Run) -> dict[str, Any] | None:
+    """The first score of the newest evaluation: its `split`, `name`, `mean` and `index`."""
+    results = [result for result in evaluation_results(run) if result["scores"]]
+    if not results:
+        return None
+    newest = max(results, key=lambda result: result["index"])
+    score = newest["scores"][0]
+    return {"split": newest["split"], "name": score["name"], "mean": score["mean"], "index": newest["index"]}
+
+
+def sweeps_under(root: str) -> dict[str, str]:
+    """By the name of each run that belongs to a sweep under the root, the name of the sweep."""
+    folder = Folder(root)
+    texts = {name: folder.child(name).read_text("sweep.json") for name in folder.names()}
+    return {
+        run["name"]: name for name, text in texts.items() if text for run in json.loads(text).get("runs", ())
+    }
+
+
+def remove_run(root: str, name: str) -> None:
+    """Remove a run with all that is in its folder, or a sweep's own folder; runs of the sweep stay.
+
+    Raises:
+        UsageError: there is no such run or sweep, or a process writes to it.
+    """
+    folder = Folder(root)
+    if "/" in name or name not in folder.names():
+        raise UsageError(
+            f"no run or sweep {name!r} under {root!r}{did_you_mean(name, folder.names())}; "
+            f"`{hint('runs')}` lists them"
+        )
+    child = folder.child(name)
+    if not (Run(root, name).exists or is_sweep(root, name)):
+        raise UsageError(f"{child.url} is neither a run nor a sweep, so it is not removed")
+    with RunLock(child):
+        # what makes it a run goes first: half of one must not look whole
+        for file in ("run.json", "sweep.json"):
+            if child.read_text(file) is not None:
+                child.remove(file)
+    folder.remove(name)
 
 
 def new_name(root: str, name: str) -> str:

@@ -70,6 +70,8 @@ class RichProgress:
     Args:
         brief_seconds: a stage that is done sooner leaves no line: for trainings of many short
             iterations, which have a line of their own each.
+        forecast: seconds that are left, where the caller knows better than the rate of the last half minute;
+            it gives None while there is nothing to go by.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class RichProgress:
         file: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         brief_seconds: float = 0.0,
+        forecast: Callable[[], float | None] | None = None,
     ) -> None:
+        self._forecast = forecast
         self._brief_seconds = brief_seconds
         self._console = Console(file=file or sys.stderr, highlight=False)
         self._clock = clock
@@ -154,11 +158,18 @@ class RichProgress:
 
     def _rates(self) -> str:
         texts = [f"{number(r)} {n}/s" for n, r in self._each(lambda meter: meter.rate())]
-        rate = self._meters[self._unit].rate()
-        if self._total is not None and rate:
-            left = max(0.0, self._total - self._meters[self._unit].total) / rate
-            texts.append(f"{duration(left)} left")
+        if (left := self._left()) is not None:
+            texts.append(f"about {duration(left)} left" if self._forecast else f"{duration(left)} left")
         return "  ".join(texts)
+
+    def _left(self) -> float | None:
+        """Seconds until all is done; None where nothing says."""
+        if self._forecast is not None:
+            return self._forecast()
+        rate = self._meters[self._unit].rate()
+        if self._total is None or not rate:
+            return None
+        return max(0.0, self._total - self._meters[self._unit].total) / rate
 
     def _mean_rates(self) -> list[str]:
         return [f"{number(r)} {n}/s" for n, r in self._each(lambda meter: meter.mean())]

@@ -18,8 +18,21 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
     if not runs:
         return Text(f"no runs yet; `{hint('run iteration')}` starts one")
     with_replays = any(run.get("replays") for run in runs)
-    columns = ["run", ">iterations", "state", "workflow", "regime", "last used"]
-    table = open_table(*columns, *(["replays"] if with_replays else []))
+    with_sweeps = any(run.get("sweep") for run in runs)
+    columns = [
+        "run",
+        ">iterations",
+        "state",
+        ">return",
+        "last score",
+        ">size",
+        "workflow",
+        "regime",
+        "last used",
+    ]
+    table = open_table(*columns, *(["sweep"] if with_sweeps else []), *(["replays"] if with_replays else []))
+    for column in (table.columns[0], table.columns[2]):
+        column.no_wrap = True  # a name that is broken in two can't be copied
     for run in runs:
         used, unfinished = run.get("used_at"), run.get("unfinished")
         state = f"{', '.join(map(str, unfinished))} unfinished" if unfinished else "finished"
@@ -27,11 +40,30 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> RenderableType:
             cell(run.get("name")),
             cell(number(run.get("iterations"))),
             cell(state),
+            cell(number(run.get("return"))),
+            cell(_score(run.get("score"))),
+            cell(_size(run.get("bytes"))),
             *(cell(run.get(key)) for key in ("workflow", "regime")),
             cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(used)) if used else None),
+            *([cell(run.get("sweep"))] if with_sweeps else []),
             *([cell(_some(run.get("replays") or ()))] if with_replays else []),
         )
     return table
+
+
+def _score(score: Mapping[str, Any] | None) -> str | None:
+    """The first score of the last evaluation, with its split."""
+    return None if score is None else f"{score['split']} {score['name']} {score['mean']:.3f}"
+
+
+def _size(size: int | None) -> str | None:
+    """Bytes in the largest unit of which there is one."""
+    if size is None:
+        return None
+    for unit, letters in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {letters}"
+    return f"{size} B"
 
 
 def _some(names: Sequence[str], most: int = 3) -> str | None:

@@ -84,7 +84,7 @@ def test_a_single_run_has_no_interval_of_its_return_and_its_score_has_that_over_
     one = make_run(tmp_path, "one", [0.1, 0.2], scores={0: 0.3, 2: 0.5})
     two = make_run(tmp_path, "two", [0.1, 0.2], settings={"ppo": {"learning_rate": 0.5}})
     found = of(one, two)
-    assert [v.label for v in found.variants] == ["learning_rate=1e-06", "learning_rate=0.5"]
+    assert [v.label for v in found.variants] == ["one", "two"]
     first = found.variants[0]
     assert first.returns is not None
     assert first.returns.last.low is None
@@ -193,7 +193,8 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, capsys: pytest.Captur
     assert {p.name for p in (tmp_path / "out").iterdir()} == set(data["files"])
     compare_command([f"{tmp_path}/a", "latest"], str(tmp_path), out=None, last=1, as_json=False)
     out = capsys.readouterr().out
-    assert "learning_rate=0.5" in out
+    assert "learning_rate  0.5" in out
+    assert "  setting            a    b" in out
     assert f"{tmp_path}/comparisons/" in out
 
 
@@ -203,3 +204,47 @@ def test_labels_that_look_like_markup_or_mathematics_are_shown_as_they_are(tmp_p
     found = compare(histories, {h.url: f"[bold]$x^{i}$" for i, h in enumerate(histories)})
     assert "[bold]$x^0$" in as_text(comparison_page(found), 120)
     assert write_comparison(found, str(tmp_path / "out"))
+
+
+def test_runs_are_called_by_their_names_and_no_word_is_broken(tmp_path: Path) -> None:
+    names = [f"a-run-of-the-team-with-a-long-name-{n}" for n in range(3)]
+    runs = [
+        make_run(tmp_path, n, [0.1, 0.2], settings={"ppo": {"epochs": i + 1}}) for i, n in enumerate(names)
+    ]
+    page = as_text(comparison_page(of(*runs)), 80)
+    assert all(page.count(name) >= 3 for name in names)  # what differs, what came out, what it cost
+    assert max(map(len, page.splitlines())) <= 80
+    short = as_text(
+        comparison_page(
+            of(
+                *(
+                    make_run(tmp_path, n, [0.1], settings={"ppo": {"epochs": i + 1}})
+                    for i, n in enumerate("ab")
+                )
+            )
+        ),
+        80,
+    )
+    assert "  setting     a  b" in short
+
+
+def test_scores_of_repeats_stay_from_0_to_1(tmp_path: Path) -> None:
+    """Two seeds with scores 0.25 and 0.5: Student's t would say -1.213 to 1.963."""
+    runs = [make_run(tmp_path, f"r{i}", [0.1], seed=i, scores={0: s}) for i, s in enumerate((0.25, 0.5))]
+    runs += [make_run(tmp_path, "other", [0.1], regime="separate")]
+    last = of(*runs).variants[0].scores["dev/exact_match"].last
+    assert last.mean == 0.375
+    assert last.low is not None
+    assert last.high is not None
+    assert 0 <= last.low < 0.375 < last.high <= 1
+
+
+@pytest.mark.parametrize(("ends", "bounded"), [((0.0, 1.0), True), ((-0.5, 1.0), False), ((0.0, 1.5), False)])
+def test_returns_stay_from_0_to_1_where_they_are_known_to(tmp_path: Path, ends: Any, bounded: bool) -> None:
+    metrics = {"return/min": ends[0], "return/max": ends[1]}
+    runs = [make_run(tmp_path, f"r{i}", [r], seed=i, metrics=metrics) for i, r in enumerate((0.25, 0.5))]
+    runs += [make_run(tmp_path, "other", [0.1], regime="separate")]
+    change = of(*runs).variants[0].returns
+    assert change is not None
+    assert change.last.low is not None
+    assert (change.last.low >= 0) == bounded

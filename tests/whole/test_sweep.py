@@ -16,8 +16,9 @@ import tomlkit
 
 from pipeline.experiments.compare import named_runs
 from pipeline.experiments.comparison import compare
+from pipeline.experiments.comparison_view import sweep_table
 from pipeline.experiments.process import Progress, cause_of, train_apart
-from pipeline.experiments.sweep import Sweep, SweepOptions, dry_run, plan_sweep, run_sweep
+from pipeline.experiments.sweep import Sweep, SweepOptions, dry_run, plan_sweep, run_sweep, seconds_left
 from pipeline.experiments.sweep_folder import SweepFolder
 from pipeline.experiments.sweep_record import begin_record, child_tags, reopen_record
 from pipeline.plan.assemble import assemble
@@ -27,6 +28,7 @@ from pipeline.settings.schema import Settings
 from pipeline.store.folder import Folder
 from pipeline.store.run import Run
 from pipeline.tracking.tracker import Parameters
+from pipeline.views.render import as_text
 from stages.base import Quiet
 from tests.support.small_runs import make_run
 from tests.whole.test_kills import finish, start, tables, wait_for
@@ -88,6 +90,44 @@ class Written:
 
 def states(sweep: Sweep) -> dict[str, str]:
     return {c.name: c.state for c in SweepFolder(sweep.root, sweep.name).children.values()}
+
+
+def test_the_forecast_of_a_sweep_is_that_of_its_finished_runs(planned: Any) -> None:
+    """Two regimes and two seeds: the runs that are left take what those of their regime took."""
+    sweep = planned(regimes="full,separate", seeds="0,1")
+    folder = SweepFolder(sweep.root, sweep.name)
+    folder.begin(settings_toml(sweep.base), sweep.base.fingerprint(), {})
+    assert seconds_left(sweep, folder, 0, 100.0) is None
+    for member, seconds in zip(sweep.members, (10.0, 30.0), strict=False):
+        make_run(Path(sweep.root), member.name, [0.1], seed=member.seed)
+        child = folder.child(member.name, member.point.label, member.seed)
+        child.state, child.seconds = "finished", seconds
+    assert seconds_left(sweep, folder, 2, 0.0) == 10.0 + 30.0
+    assert seconds_left(sweep, folder, 2, 4.0) == 6.0 + 30.0
+    assert seconds_left(sweep, folder, 2, 40.0) == 30.0  # late, and what comes after is no less
+    assert seconds_left(sweep, folder, 3, 0.0) == 30.0
+    folder.children[sweep.members[1].name].state = "failed"
+    assert seconds_left(sweep, folder, 3, 0.0) == 10.0  # no run of its regime has finished
+
+
+@pytest.mark.parametrize("name", ["s", "a-sweep-with-a-name-of-forty-characters-x"])
+def test_a_dry_run_fits_into_80_columns_with_whole_names(planned: Any, name: str) -> None:
+    sweep = planned(regimes="full,separate", grid=["ppo.learning_rate=1e-6,1e-5"], name=name)
+    rows = [
+        {
+            "run": member.name,
+            "point": member.point.label,
+            "seed": member.seed,
+            "state": "1 of 1, not ended",
+            "parameters": {"trained": 1e6, "held": 2e6},
+            "memory_gib": 3.0,
+        }
+        for member in sweep.members
+    ]
+    lines = as_text(sweep_table(rows), 80).splitlines()
+    assert all(any(member.name in line for line in lines) for member in sweep.members)
+    assert sum("1 of 1, not ended" in line for line in lines) == len(rows)
+    assert max(map(len, lines)) <= 80
 
 
 def test_every_point_meets_every_seed_and_seeds_come_one_after_another(planned: Any) -> None:
