@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from pipeline.cli.options import Config, Json, Set
 
 
-def check(config: Config = "pipeline.toml", set_: Set = None, as_json: Json = False) -> None:
-    """Check settings, plug-ins, graph, data, memory and what this machine has; start nothing.
+def check(
+    config: Config = "pipeline.toml",
+    set_: Set = None,
+    as_json: Json = False,
+    settings: Annotated[
+        bool,
+        typer.Option(
+            "--settings",
+            help="Print every setting and where it comes from: file, --set, default, or derived.",
+        ),
+    ] = False,
+) -> None:
+    """Check settings, plug-ins, graph, data, evaluation, memory and what this machine has; start nothing.
 
     The exit code is 2 where something stands in the way.
     """
     from pipeline.plan.assemble import assemble
     from pipeline.plan.overview import overview
-    from pipeline.settings.reading import load_settings
+    from pipeline.settings.origins import settings_with_origins
+    from pipeline.settings.reading import parse_settings, read_settings
     from pipeline.views.output import print_json, print_lines
-    from pipeline.views.overview import overview_lines
+    from pipeline.views.overview import overview_lines, settings_lines
     from workflows.errors import UsageError
 
-    values = overview(assemble(load_settings(config, set_ or [])))
+    overrides = set_ or []
+    raw = read_settings(config, overrides)
+    parsed = parse_settings(raw, config, overrides)
+    plan = assemble(parsed)
+    if settings:
+        all_settings = settings_with_origins(plan.settings, parsed, raw, overrides)
+        if as_json:
+            print_json({s.key: {"value": s.value, "from": s.origin} for s in all_settings})
+        else:
+            print_lines(settings_lines(all_settings))
+        return
+    values = overview(plan)
     if as_json:
         print_json(values)
     else:

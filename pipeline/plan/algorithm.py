@@ -31,21 +31,6 @@ class Algorithm:
     tokens: TokenSpec
     needs: frozenset[Need]  # scores that the plan takes; none: no score stage
 
-    @property
-    def described(self) -> str:
-        """The algorithm in a few words, for `check`."""
-        words = [f"loss {self.loss.name}", self.loss.normalisation.replace("_", " ")]
-        if self.critic is not None:
-            words.append(f"critic {self.critic.kind}")
-        if self.reference is not None:
-            where = "reward" if self.tokens.reward_kl.is_on else "loss"
-            words.append(f"KL to {self.reference.checkpoint} in the {where}")
-        if self.tokens.importance.correction != "none":
-            words.append(f"{self.tokens.importance.correction} importance sampling")
-        if self.schedule.kind != "constant" or self.schedule.warmup_updates:
-            words.append(f"{self.schedule.kind} schedule, {self.schedule.warmup_updates} warm-up updates")
-        return ", ".join(words)
-
 
 def algorithms(
     models: Iterable[ModelPlan], advantage: AdvantageSection, credit: str, method: Credit

@@ -27,6 +27,7 @@ class EvaluationPlan:
     """All that evaluations of a run need, checked."""
 
     split: str
+    num_tasks: int
     metrics: WeightedRewards
     best: str  # the metric that chooses the best checkpoint
     solved_at: float
@@ -77,6 +78,7 @@ def evaluation_plan(
     )
     return EvaluationPlan(
         split=section.split,
+        num_tasks=count,
         metrics=metrics,
         best=section.best or metrics.names[0],
         solved_at=section.solved_at,

@@ -2,42 +2,172 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.settings.origins import Setting
 
-def overview_lines(overview: dict[str, Any]) -> list[str]:
+Values = Mapping[str, Any]
+
+
+def overview_lines(overview: Values) -> list[str]:
     """The lines of `pipeline.plan.overview.overview`."""
-    run, workflow, data, memory = (
-        overview["run"],
-        overview["workflow"],
-        overview["data"],
-        overview["memory_gib"],
-    )
-    lines = [f"run       {run['name']} under {run['root']}: {run['state']}"]
-    lines += [f"workflow  {workflow['use']}, sharing: {workflow['regime']}"]
-    lines += [f"            {line}" for line in workflow["graph"]]
-    lines += [f"role      {role} → {model}" for role, model in workflow["roles"].items()]
-    for model_id, model in overview["models"].items():
-        lines.append(f"model     {model_id}: {model}")
-    splits = ", ".join(f"{split} {count}" for split, count in data["splits"].items())
-    rejected = f", {data['rejected_rows']} rows rejected" if data["rejected_rows"] else ""
-    formats = " and ".join(data["formats"])
-    lines.append(
-        f"data      {data['path']} ({formats}): {splits}{rejected}; an iteration is {data['per_iteration']}"
-    )
-    lines += [f"            rejected: {line}" for line in data["rejects"]]
-    lines += [f"            {count} {note}" for note, count in data["notes"].items()]
-    learning = overview["learning"]
-    lines.append(f"learning  credit {learning['credit']}, advantage {learning['advantage']}")
-    lines += [f"            {model}: {words}" for model, words in learning["models"].items()]
+    workflow, memory, learning = overview["workflow"], overview["memory_gib"], overview["learning"]
+    lines = [_run(overview["run"])]
+    lines.append(f"workflow  {workflow['use']}{_options(workflow['options'])}, sharing: {workflow['regime']}")
+    lines += [f"            {line}" for line in workflow["lines"]]
+    lines += [f"role      {name}: {_sampling(role)}" for name, role in overview["sampling"].items()]
+    lines += [f"model     {name}: {_model(model)}" for name, model in overview["models"].items()]
+    lines += _data(overview["data"])
+    lines += [f"reward    {_reward(reward)}" for reward in overview["rewards"]]
+    credit = f"{learning['credit']}{_options(learning['credit_options'])}"
+    schedule = "" if learning["schedule"] == "simultaneous" else f", schedule {learning['schedule']}"
+    lines.append(f"learning  credit {credit}, advantage {learning['advantage']}{schedule}")
+    lines += [f"            {model}: {_algorithm(values)}" for model, values in learning["models"].items()]
+    lines.append(f"evaluate  {_evaluation(overview['evaluation'])}")
     for stage in overview["stages"]:
         reads = ", ".join(stage["reads"]) or "settings"
         lines.append(f"stage     {stage['stage']}: {reads} → {', '.join(stage['writes'])}")
-    parts = ", ".join(f"{k} {v:.1f}" for k, v in memory.items() if k not in ("total", "available"))
+    parts = ", ".join(f"{k} {_gib(v)}" for k, v in memory.items() if k not in ("total", "available"))
     lines.append(
         f"memory    about {memory['total']:.1f} GiB ({parts}); available {memory['available']:.1f} GiB"
     )
-    lines.append("machine   " + ", ".join(f"{k} {v}" for k, v in overview["machine"].items()))
-    lines.append(f"sandbox   {overview['sandbox']}")
+    lines.append(f"machine   {_machine(overview['machine'])}")
+    sandbox = overview["sandbox"]
+    lines.append(f"sandbox   {sandbox['description'] or 'none: ' + str(sandbox['missing'])}")
     lines += [f"problem   {p}" for p in overview["problems"]] or ["ok        nothing stands in the way"]
     return lines
+
+
+def settings_lines(settings: Sequence[Setting]) -> list[str]:
+    """Every setting as it could stand in a file, and where its value comes from."""
+    texts = [f"{setting.key} = {words_of(setting.value)}" for setting in settings]
+    width = min(60, max(map(len, texts), default=0))
+    return [f"{text:<{width}}  # {setting.origin}" for text, setting in zip(texts, settings, strict=True)]
+
+
+def amount(number: int) -> str:
+    """A count in three digits or so: `812`, `74 k`, `135 M`, `1.5 B`."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}" if number / size < 1000 else f"{number / size:.0f} {unit}"
+    return str(number)
+
+
+def words_of(value: Any) -> str:
+    """A value of settings as it stands in a settings file."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {words_of(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(words_of(each) for each in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "none"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else f"{value}"
+
+
+def _gib(number: float) -> str:
+    return f"{number:.1f}" if number >= 0.05 else "below 0.1"
+
+
+def _run(run: Values) -> str:
+    finished, unfinished = run["finished_iterations"], run["unfinished_iteration"]
+    state = f"{finished} finished iterations; iteration {finished} comes next"
+    if not run["exists"]:
+        state = "new; iteration 0 comes first"
+    elif unfinished is not None:
+        done = ", ".join(run["finished_stages"]) or "nothing"
+        state = f"iteration {unfinished} is unfinished, done: {done}; it is finished first"
+    return f"run       {run['name']} under {run['root']}: {state}"
+
+
+def _options(options: Values) -> str:
+    return (
+        f" ({', '.join(f'{key} = {words_of(value)}' for key, value in options.items())})" if options else ""
+    )
+
+
+def _sampling(role: Values) -> str:
+    parts = [f"temperature {role['temperature']:g}"]
+    parts += [f"top_p {role['top_p']:g}"] if role["top_p"] < 1 else []
+    parts += [f"top_k {role['top_k']}"] if role["top_k"] else []
+    parts += [f"stop {words_of(role['stop'])}"] if role["stop"] else []
+    parts.append(f"answers to {role['max_response_tokens']} tokens")
+    parts += [f"prompts to {role['max_prompt_tokens']} tokens"] if role["max_prompt_tokens"] else []
+    parts += ["with demonstrations"] if role["demonstrations"] else []
+    parts += ["frozen"] if role["frozen"] else []
+    return f"→ {role['model']}, {', '.join(parts)}"
+
+
+def _model(model: Values) -> str:
+    if model["endpoint"]:
+        return str(model["endpoint"])
+    what = "no weights"
+    if model["parameters"] is not None:
+        what = f"{model['checkpoint']} ({model['architecture']}, {amount(model['parameters'])})"
+    if not model["trained"]:
+        return f"{what}, engine {model['engine']}, frozen"
+    if model["adapter_rank"]:
+        what += f", adapter of rank {model['adapter_rank']}"
+        what += f" on {model['base']}" if model["base"] else ""
+    note = f"; {model['note']}" if model["note"] else ""
+    return (
+        f"{what}, engine {model['engine']}, trained by {model['ranks']} rank(s), ZeRO {model['zero_stage']}, "
+        f"{model['precision']}, learning rate {model['learning_rate']:g}{note}"
+    )
+
+
+def _data(data: Values) -> Iterator[str]:
+    path = data["path"] if isinstance(data["path"], str) else words_of(data["path"])
+    splits = ", ".join(f"{split} {count}" for split, count in data["splits"].items())
+    rejected = f", {data['rejected_rows']} rows rejected" if data["rejected_rows"] else ""
+    yield (
+        f"data      {path} ({' and '.join(data['formats'])}): {splits}{rejected}; an iteration is "
+        f"{data['tasks_per_iteration']} tasks × {data['group_size']} = {data['episodes_per_iteration']} "
+        f"episodes of {data['split']}"
+    )
+    yield from (f"            rejected: {line}" for line in data["examples"])
+    yield from (f"            {count} {note}" for note, count in data["notes"].items())
+
+
+def _reward(reward: Values) -> str:
+    use = "" if reward["use"] == reward["name"] else f" ({reward['use']})"
+    weight = f"weight {reward['weight']:g}" if reward["weight"] else "weight 0, a metric alone"
+    whom = [f"{key} {', '.join(reward[key])}" for key in ("roles", "steps") if reward[key] is not None]
+    return f"{reward['name']}{use}: {', '.join([weight, *whom])}{_options(reward['options'])}"
+
+
+def _algorithm(algorithm: Values) -> str:
+    words = [f"loss {algorithm['loss']}", algorithm["normalisation"].replace("_", " ")]
+    if algorithm["critic"]:
+        words.append(f"critic {algorithm['critic']}")
+    if algorithm["kl_reference"]:
+        words.append(f"KL to {algorithm['kl_reference']} in the {algorithm['kl_in']}")
+    if algorithm["entropy_coefficient"]:
+        words.append(f"entropy bonus {algorithm['entropy_coefficient']:g}")
+    if algorithm["importance"] != "none":
+        words.append(f"{algorithm['importance']} importance sampling")
+    if algorithm["schedule"] != "constant" or algorithm["warmup_updates"]:
+        words.append(f"{algorithm['schedule']} schedule, {algorithm['warmup_updates']} warm-up updates")
+    return ", ".join(words)
+
+
+def _evaluation(evaluation: Values) -> str:
+    if evaluation["problem"]:
+        return f"not possible: {evaluation['problem']}"
+    when = f"every {evaluation['every']} iterations" if evaluation["every"] else "only by `run evaluate`"
+    samples = f" × {evaluation['samples']}" if evaluation["samples"] > 1 else ""
+    how = "greedy" if not evaluation["temperature"] else f"temperature {evaluation['temperature']:g}"
+    return (
+        f"{evaluation['tasks']} tasks{samples} of {evaluation['split']}, {how}, {when}; metrics "
+        f"{', '.join(evaluation['metrics'])}; the best checkpoint by {evaluation['best']}"
+    )
+
+
+def _machine(machine: Values) -> str:
+    engines = " and ".join(machine["engines"]) or "none"
+    versions = [f"{name} {version}" for name, version in machine["versions"].items()]
+    gpu = machine["gpu"] or "none"
+    return ", ".join([f"cores {machine['cores']}", f"gpu {gpu}", f"engines {engines}", *versions])

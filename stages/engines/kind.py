@@ -68,6 +68,14 @@ class EngineKind:
         """
 
     @classmethod
+    def check_answers(cls, spec: EngineSpec) -> None:
+        """Refuse a remote model whose server does not answer now. Called by `check` alone, from this machine.
+
+        Raises:
+            UsageError: naming the address.
+        """
+
+    @classmethod
     def tokenizer_folder(cls, options: Mapping[str, Any], who: str) -> str:
         """The folder that stands for the checkpoint where `needs_checkpoint` is False; "" for none."""
         return ""

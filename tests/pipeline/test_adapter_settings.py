@@ -12,6 +12,7 @@ from pipeline.plan.assemble import Plan, assemble
 from pipeline.plan.memory import memory_report
 from pipeline.plan.overview import overview
 from pipeline.settings.reading import parse_settings, settings_toml
+from pipeline.views.overview import overview_lines
 from stages.weights.adapters import AdapterSpec
 from workflows.errors import UsageError
 
@@ -116,10 +117,10 @@ def test_an_adapter_may_stand_alone_on_its_checkpoint(scripted: Settings) -> Non
 
 def test_check_tells_of_an_engine_with_fewer_digits_than_its_trainer(scripted: Settings) -> None:
     asked = {"trainer": {"precision": "fp32"}, "dtype": "bfloat16"}
-    told = overview(plan_of(with_team(scripted(), **asked)))["models"]["team"]
+    told = overview(plan_of(with_team(scripted(), **asked)))["models"]["team"]["note"]
     assert 'set models.team.dtype = "float32"' in told
-    fine = overview(plan_of(with_team(scripted(), **asked | {"dtype": "float32"})))["models"]["team"]
-    assert "fewer digits" not in fine
+    fine = overview(plan_of(with_team(scripted(), **asked | {"dtype": "float32"})))["models"]["team"]["note"]
+    assert fine is None
 
 
 def test_the_base_counts_once_in_the_estimate(scripted: Settings) -> None:
@@ -136,7 +137,8 @@ def test_the_base_counts_once_in_the_estimate(scripted: Settings) -> None:
     assert one < 0.15 < memory["trainer base team"]
     assert memory["total"] < separate["total"] / 1.5
     found = overview(shared)
-    assert "adapter of rank 16 on team" in found["models"][roles[0]]
+    assert any("adapter of rank 16 on team" in line for line in overview_lines(found))
+    assert found["models"][roles[0]]["adapter_rank"] == 16
     assert found["workflow"]["regime"] == "adapters"
 
 

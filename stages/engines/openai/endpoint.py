@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -33,6 +34,7 @@ _OURS: Final = (
     "n",
     "stream",
 )
+_CONNECT_SECONDS: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRETS: Final = re.compile(r"api.?key|authorization|bearer|secret|password", re.IGNORECASE)
 
@@ -66,6 +68,22 @@ class Endpoint:
     omit: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
+
+    def check_answers(self) -> None:
+        """Open and close a connection to the server.
+
+        Raises:
+            UsageError: nobody takes it within a few seconds.
+        """
+        parts = urlsplit(self.base_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            raise UsageError(
+                f"no server answers at {self.base_url} ({error}); start it, or correct "
+                "engine_options.base_url"
+            ) from None
 
     def key(self) -> str | None:
         """The key, from the environment of this process.

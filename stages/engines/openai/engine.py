@@ -80,6 +80,10 @@ class OpenAIEngine(EngineKind):
         endpoint_of(spec).key()
 
     @classmethod
+    def check_answers(cls, spec: EngineSpec) -> None:
+        endpoint_of(spec).check_answers()
+
+    @classmethod
     def tokenizer_folder(cls, options: Mapping[str, Any], who: str) -> str:
         return tokenizer_folder(options, who)
 
