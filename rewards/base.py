@@ -74,6 +74,11 @@ class RewardHooks:
     __slots__ = ()
     OLD_NAMES: ClassVar[Mapping[str, str]] = {"check_ready": "check"}
 
+    @property
+    def scores_columns(self) -> bool:
+        """Whether `by_columns`, where the reward has it, is to be asked, with the options that it has."""
+        return True
+
     def check_ready(self) -> None:
         """Called before a run starts.
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rewards.base import RewardHooks
 from rewards.part import Flags, Numbers, PlayedPart, Rows
 from rewards.scoring.by_episode import DETAIL, RewardFailed
 from rewards.scoring.weighted import WeightedReward
 from workflows.errors import describe
+from workflows.hooks import hooks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,15 @@ class ColumnValues:
 
 
 def has_columns(reward: Any) -> bool:
-    """Whether a reward has a column form of its own: one that a class inherits while it overrides the
-    one-episode form says what the parent says."""
+    """Whether a reward has a column form of its own that is to be asked: one that a class inherits while it
+    overrides the one-episode form says what the parent says."""
     owners = [
         next((i for i, kind in enumerate(type(reward).__mro__) if name in vars(kind)), None)
         for name in ("by_columns", "__call__")
     ]
-    return owners[0] is not None and owners[1] is not None and owners[0] <= owners[1]
+    if owners[0] is None or owners[1] is None or owners[0] > owners[1]:
+        return False
+    return hooks_of(reward, RewardHooks).scores_columns
 
 
 def column_values(item: WeightedReward, part: PlayedPart) -> ColumnValues:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from pipeline.plan.rewards import measured_sections, weighted_rewards
 from pipeline.settings.schema import RewardSection
 from rewards.base import PlayedEpisode
 from rewards.loading import load_reward
+from rewards.scoring.by_columns import has_columns
 from rewards.scoring.score import score_turns
 from rewards.scoring.weighted import WeightedRewards
+from rewards.testing import check_forms
 from workflows.errors import UsageError
 from workflows.loading import load_workflow
 from workflows.testing import play_once
@@ -152,15 +155,19 @@ def scored(workflow: Any, task: str, plays: list[Any], sections: Any, frozen: st
     """The rewards table of some plays."""
     rewards = weighted_rewards(measured_sections(sections, workflow), workflow, {}, SANDBOX)
     assert isinstance(rewards, WeightedRewards)
-    row = {"task_id": "task", "split": "train", "source": "s", "inputs": json.dumps(INPUTS[task])}
-    row |= {"gold": json.dumps(GOLD[task]), "row_hash": "h"}
     played = [play_once(workflow, INPUTS[task], replies, sample=k) for k, replies in enumerate(plays)]
+    return score_turns(*tables_of(task, played, frozen), rewards)
+
+
+def tables_of(task: str, played: list[Any], frozen: str = "", gold: Any = None) -> tuple[Any, Any, Any]:
+    """Tasks, turns and episodes of some plays."""
+    row = {"task_id": "task", "split": "train", "source": "s", "inputs": json.dumps(INPUTS[task])}
+    row |= {"gold": json.dumps(GOLD[task] if gold is None else gold), "row_hash": "h"}
     turns = [{**t, "trainable": t["role"] != frozen} for p in played for t in p.turns]
-    return score_turns(
+    return (
         rows_to_table([row], TASKS),
         rows_to_table(turns, TURNS),
         rows_to_table([p.episode for p in played], EPISODES),
-        rewards,
     )
 
 
@@ -213,3 +220,29 @@ def test_what_became_of_right_branches_is_read_off_the_stored_rewards() -> None:
     for measure, values in expected.items():
         measured = reward("branch_measure", workflow, measure=measure)
         assert [measured(episode(workflow, task, replies)) for replies in plays] == [[v] * 4 for v in values]
+
+
+@pytest.mark.parametrize("use", ["branch_right", "final_right", "team_right"])
+@pytest.mark.parametrize("gold", [["Paris"], [], None])
+def test_columns_give_questions_the_numbers_of_each_episode(use: str, gold: Any) -> None:
+    workflow = load_workflow("orchestrate_workers", {"max_strategies": 2})
+    luck = random.Random(0)
+    said = [
+        RIGHT["questions"],
+        WRONG["questions"],
+        "Paris",
+        "",
+        "<strategy>a</strategy>" * 2,
+        "<strategy>a" * 9,
+    ]
+    said.append("<strategy>a</strategy>" * 3)  # one too many: no answer
+    played = [
+        play_once(workflow, INPUTS["questions"], lambda m, s: luck.choice(said), sample=k) for k in range(40)
+    ]
+    assert len({len(p.turns) for p in played}) > 2
+    tables = tables_of("questions", played, gold={"answers": gold})
+    for strict in (True, False):
+        check_forms(reward(use, workflow, strict=strict), *tables)
+    graded = reward(use, load_workflow("voting", {"task": "mathematics"}))
+    assert not has_columns(graded)
+    assert has_columns(reward(use, workflow))
