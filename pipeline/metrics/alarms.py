@@ -6,7 +6,7 @@ whose sign is gone is over. An alarm never stops a run. Names of metrics are tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -44,8 +44,13 @@ class Alarm:
         return asdict(self)
 
 
-def alarms(series: Series, limits: AlarmsSection) -> list[Alarm]:
-    """The alarms after the last iteration of the series, in a fixed order."""
+def alarms(series: Series, limits: AlarmsSection, without_logprobs: Collection[str] = ()) -> list[Alarm]:
+    """The alarms after the last iteration of the series, in a fixed order.
+
+    Args:
+        without_logprobs: models, as metrics call them, for which a script or a file speaks: logprobs that no
+            policy has given differ from the trainer's, and that is no sign of anything.
+    """
     if not series:
         return []
     holding = [*_constant_reward(series, limits), *_no_signal(series, limits), *_excluded(series, limits)]
@@ -54,6 +59,8 @@ def alarms(series: Series, limits: AlarmsSection) -> list[Alarm]:
         holding += _of_role(series, limits, role)
     for model in sorted(by_name(last, "model")):
         holding += _of_model(series, limits, model)
+        if model not in without_logprobs:
+            holding += _sampler_gap(series, limits, model)
     return holding
 
 
@@ -178,7 +185,6 @@ def _of_model(series: Series, limits: AlarmsSection, model: str) -> Iterator[Ala
         since = _since(series, _above(key, limit), limits.iterations)
         if since is not None:
             yield Alarm(name, model, since, f"{what} {series[-1][1][key]:.3g} nats per token", look)
-    yield from _sampler_gap(series, limits, model)
 
 
 def _sampler_gap(series: Series, limits: AlarmsSection, model: str) -> Iterator[Alarm]:

@@ -23,6 +23,7 @@ _FILES: Final = {
     "dev.jsonl": "data/dev.jsonl",
     "package.py.txt": "PACKAGE/__init__.py",
     "team.py.txt": "PACKAGE/team.py",
+    "atlas.py.txt": "PACKAGE/atlas.py",
     "reward.py.txt": "PACKAGE/reward.py",
     "script.py.txt": "PACKAGE/script.py",
     "test_team.py.txt": "tests/test_team.py",

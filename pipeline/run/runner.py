@@ -23,9 +23,10 @@ from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
 from pipeline.run.redo import is_trusted, position_of, redo, redone_notes, unfinished_blocks
 from pipeline.run.redone_updates import Redone
+from pipeline.settings.names import slug
 from pipeline.settings.program import hint
 from pipeline.store.differences import dump
-from pipeline.store.evaluated import Evaluated
+from pipeline.store.evaluated import Evaluated, best_so_far
 from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
@@ -33,6 +34,7 @@ from pipeline.store.updates import are_silent, made_with, newest_version, prune_
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
 from stages.base import Progress, check_chain
+from stages.engines.kinds import engine_class
 from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed, UsageError
@@ -190,7 +192,7 @@ class Runner:
         )
         found = evaluated(plan, done)
         place.folder.write_text("result.json", dump(found.as_dict()))
-        self._keep_best(plan, found)
+        found = replace(found, best_so_far=self._keep_best(plan, found))
         if self.recorder.evaluation(found, self.curves):
             self._log_missed_evaluations(plan)
         return found
@@ -206,6 +208,16 @@ class Runner:
             except UsageError:
                 continue
             self.recorder.evaluation(evaluated(plan, done), self.curves)
+
+    @property
+    def _scripted(self) -> set[str]:
+        """The models for which something else than weights speaks, as metrics call them."""
+        plans = self.plan.resolved.model_plans.values()
+        return {
+            slug(plan.model_id)
+            for plan in plans
+            if engine_class(plan.section.engine).said_by(plan.section.engine_options) is not None
+        }
 
     def curves(self) -> dict[str, bytes]:
         """The learning curves up to now, which are also left in the run's folder `report`."""
@@ -240,7 +252,7 @@ class Runner:
         before = total_cost(m for index, m in self._series.items() if index < done.index)
         metrics |= cost_metrics(metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = metrics
-        raised = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms)
+        raised = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms, self._scripted)
         done = replace(done, metrics=metrics, alarms=tuple(raised))
         self.recorder.iteration(done)
         done.store.folder.write_text(
@@ -255,17 +267,22 @@ class Runner:
         )
         return done
 
-    def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> None:
+    def _keep_best(self, plan: EvaluationPlan, found: Evaluated) -> str:
         """Note the best evaluation of its split, and make sure of a whole checkpoint of what it was of.
 
-        A tie leaves the earlier one. Where a greedy score jumps about, the best of many is a lucky one:
-        it chooses a checkpoint, and is no estimate of how good that is.
+        A tie leaves the earlier one, as early stopping does: a score has to get better to count, and of two
+        teams that are as good the one that moved less from its start is kept. Where a greedy score jumps
+        about, the best of many is a lucky one: it chooses a checkpoint, and is no estimate of how good that
+        is.
+
+        Returns:
+            A sentence for people: which evaluation is the best now, and why.
         """
         value = next(s.estimate.mean for s in found.scores if s.name == plan.best)
         best = dict(self.run.info.get("best", {}))
         before = best.get(plan.split)
         if before and before["metric"] == plan.best and before["value"] >= value:
-            return
+            return best_so_far(plan.best, value, found.index, before)
         self.fleet.save_checkpoints()
         versions = {m.model_id: self.version_of(m.model_id) for m in self.plan.models.trainable}
         best[plan.split] = {
@@ -275,6 +292,7 @@ class Runner:
             "versions": versions,
         }
         self.run.write_info(best=best)
+        return best_so_far(plan.best, value, found.index, None)
 
     def _prune_checkpoints(self) -> None:
         """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.settings.names import slug
 from pipeline.store.finished import Finished
 from stages.evaluate import Score
+
+
+def best_so_far(metric: str, value: float, index: int, before: Mapping[str, Any] | None) -> str:
+    """A sentence that says which evaluation of a split is the best now.
+
+    Args:
+        metric, value, index: of the newest evaluation; `index` iterations were finished before it.
+        before: the `value` and `iterations` of the best one before, where that stays the best.
+    """
+    if before is None:
+        return f"the best so far by {metric}: {value:.3f} after {index} iterations"
+    if before["iterations"] == index:
+        return f"still the best by {metric}: {before['value']:.3f} after {index} iterations"
+    tie = f", as good: a tie keeps the earlier one, {value:.3f} each" if before["value"] == value else ""
+    return f"the best by {metric} stays {before['value']:.3f} after {before['iterations']} iterations{tie}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +36,7 @@ class Evaluated:
     done: Finished
     folder: str
     best: str  # the metric that says which is better
+    best_so_far: str = ""  # a sentence: which evaluation of this split is the best now
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: what `result.json` holds and `--json` prints."""

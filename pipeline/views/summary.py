@@ -82,9 +82,14 @@ def print_evaluation(evaluated: Evaluated, *, as_json: bool = False) -> None:
     """Print the scores of one evaluation, and where its tables are."""
     data = evaluated.as_dict()
     table = evaluation_table(evaluated.split, evaluated.index, data["scores"], data["episodes"])
-    notes = [Text(f"  note: {visible(note)}", "yellow") for note in evaluated.done.notes]
+    notes = [Text(f"  {visible(evaluated.best_so_far)}", "dim")] if evaluated.best_so_far else []
+    notes += [Text(f"  note: {visible(note)}", "yellow") for note in evaluated.done.notes]
     where = places({"  tables": evaluated.folder})
-    print_pages([table, *notes, where], data | {"folder": evaluated.folder}, as_json)
+    print_pages(
+        [table, *notes, where],
+        data | {"folder": evaluated.folder, "best_so_far": evaluated.best_so_far},
+        as_json,
+    )
 
 
 def places_of(run: Run, iteration: int, link: str | None) -> dict[str, str]:

@@ -133,3 +133,13 @@ def test_limits_are_settings() -> None:
     gap = SIGNS["sampler_gap/team"]
     assert keys((1, gap), limits=AlarmsSection(iterations=1)) == ["sampler_gap/team"]
     assert keys((9, gap), limits=AlarmsSection(sampler_gap=1.0)) == []
+
+
+def test_a_gap_to_a_sampler_that_has_no_policy_is_no_alarm() -> None:
+    """A script speaks for the model: its logprobs are made up, and all other signs count as ever."""
+    series = [(index, HEALTHY | {"model/team/sampler_gap_mean": 7.4}) for index in range(3)]
+    assert [alarm.key for alarm in alarms(series, LIMITS)] == ["sampler_gap/team"]
+    assert alarms(series, LIMITS, without_logprobs={"team"}) == []
+    assert [alarm.key for alarm in alarms(series, LIMITS, without_logprobs={"other"})] == ["sampler_gap/team"]
+    bad = [(index, metrics | {"model/team/kl_old": 0.5}) for index, metrics in series]
+    assert [alarm.key for alarm in alarms(bad, LIMITS, without_logprobs={"team"})] == ["large_update/team"]

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pipeline.metrics.alarms import Alarm
+from pipeline.store.evaluated import best_so_far
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.views.render import (
@@ -116,7 +117,7 @@ def test_visible_keeps_every_script_and_spells_out_only_what_can_not_be_seen():
 
 def test_a_line_of_a_training_has_the_number_of_the_summary_and_of_the_folder(tmp_path, capsys):
     log, run = TrainingLog(30), Run(str(tmp_path), "demo")
-    done = Finished(5, metrics={"return/mean": 0.5})
+    done = Finished(run.iteration(5), metrics={"return/mean": 0.5})
     log.add(done)
     assert capsys.readouterr().out.startswith("iteration 5 (6 of 30): mean return 0.5")
     shown = as_text(summary_of(run, done))
@@ -126,7 +127,7 @@ def test_a_line_of_a_training_has_the_number_of_the_summary_and_of_the_folder(tm
 
 def test_an_alarm_that_was_printed_is_named_in_the_last_summary_and_not_told_again(tmp_path, capsys):
     log, run = TrainingLog(3), Run(str(tmp_path), "demo")
-    done = Finished(2, alarms=[Alarm("sampler_gap", "", 1, "the gap is 7 nats", "look at precision")])
+    done = Finished(run.iteration(2), alarms=[Alarm("sampler_gap", "", 1, "the gap is 7 nats", "look at precision")])
     log.add(done)
     log.add(done)
     assert capsys.readouterr().out.count("the gap is 7 nats") == 1
@@ -142,3 +143,20 @@ def test_rates_of_sampling_and_of_training_have_names_of_their_own():
     assert "20 sampled tokens/s" in text
     assert "trained tokens/s" in text
     assert text.count("tokens/s") == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "says"),
+    [
+        (0.5, None, "the best so far by f1: 0.500 after 4 iterations"),
+        (
+            0.5,
+            {"value": 0.5, "iterations": 2},
+            "after 2 iterations, as good: a tie keeps the earlier one, 0.500 each",
+        ),
+        (0.4, {"value": 0.5, "iterations": 2}, "the best by f1 stays 0.500 after 2 iterations"),
+        (0.5, {"value": 0.5, "iterations": 4}, "still the best by f1"),
+    ],
+)
+def test_an_evaluation_says_which_one_is_the_best_and_that_ties_keep_the_earlier(value, before, says):
+    assert says in best_so_far("f1", value, 4, before)
