@@ -189,3 +189,48 @@ def test_ten_thousand_turns_open_and_filter(browser, tmp_path):
     assert browser.text(".episode-head h2").startswith("00000/t849/1")
     browser.wait_for("#turn-5 .token")
     assert not browser.errors
+
+
+def test_a_filter_scrolls_to_the_turn_that_matched_and_opens_what_hides_it(page):
+    page.click("#tab-episodes")
+    choose(page, "step", "answer")
+    page.wait("document.querySelector('.turn.passes') !== null")
+    visible = (
+        "(e => { const b = document.querySelector('#episode').getBoundingClientRect();"
+        " const r = e.getBoundingClientRect(); return r.top >= b.top - 2 && r.top < b.bottom })(document.querySelector('.turn.passes'))"
+    )
+    page.resize(1400, 400)  # the last turn of a conversation is far below
+    choose(page, "step", "answer")
+    page.wait(visible)
+    assert page.text(".turn.passes .index") == "5"
+    choose(page, "step", "")
+    choose(page, "text", "Be brief.")  # only in prompts, which are closed
+    page.wait(visible)
+    page.wait("document.querySelector('.turn.passes details[open]') !== null")
+    page.resize(1400, 900)
+
+
+def test_the_overview_has_one_scope_which_the_top_says_and_which_can_be_switched(browser, tmp_path):
+    run = new_run(str(tmp_path / "runs"))
+    for index, values in enumerate(((0.0, 0.5), (1.0, 1.0, 1.0))):
+        episodes = [team_episode(k, value) for k, value in enumerate(values)]
+        for name, rows in ((n, r) for e in episodes for n, r in e.items()):
+            for row in rows:
+                row |= {"iteration": index} if "iteration" in row or name in ("turns", "episodes") else {}
+        store(run.iteration(index), in_parts(episodes))
+    opened(browser, Path(write_report(run).file))
+
+    def numbers():
+        tiles = dict(zip(browser.texts("#tiles .tile span"), browser.texts("#tiles .tile b"), strict=True))
+        count = browser.run("document.querySelector('.graph [data-step=answer] .count').textContent")
+        return tiles["episodes"], tiles["mean return"], count
+
+    assert "iteration 1" in browser.run("document.querySelector('#iteration').selectedOptions[0].textContent")
+    assert numbers() == ("3", "1", "3")
+    for chosen, expected in (("0", ("2", "0.25", "2")), ("", ("5", "0.7", "5"))):
+        browser.run(
+            f"(s => {{ s.value = {json.dumps(chosen)}; s.dispatchEvent(new Event('input')) }})"
+            "(document.querySelector('#iteration'))"
+        )
+        assert numbers() == expected
+    browser.screenshot(tmp_path / "scope.png", whole=True)

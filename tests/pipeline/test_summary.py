@@ -127,7 +127,9 @@ def test_a_line_of_a_training_has_the_number_of_the_summary_and_of_the_folder(tm
 
 def test_an_alarm_that_was_printed_is_named_in_the_last_summary_and_not_told_again(tmp_path, capsys):
     log, run = TrainingLog(3), Run(str(tmp_path), "demo")
-    done = Finished(run.iteration(2), alarms=[Alarm("sampler_gap", "", 1, "the gap is 7 nats", "look at precision")])
+    done = Finished(
+        run.iteration(2), alarms=[Alarm("sampler_gap", "", 1, "the gap is 7 nats", "look at precision")]
+    )
     log.add(done)
     log.add(done)
     assert capsys.readouterr().out.count("the gap is 7 nats") == 1

@@ -15,6 +15,21 @@ function showEpisode(entry) {
       : el('div', { class: 'branches' }, [...segment.branches].map(([name, its]) =>
         el('div', { class: 'branch' }, el('h4', {}, `branch ${name}`), its.map((turn) => turnCard(turn, marks.has(turn))))))));
   place.scrollTop = 0;
+  const first = passing[0];
+  if (marks.size) showTurn(byId(`turn-${first.turn_index}`), first);
+}
+
+// A turn that a filter found: in sight, and open where what was searched for is in what is closed.
+function showTurn(card, turn) {
+  const seen = ['response_text', 'status_detail', 'cut'].some((name) => turn[name] !== undefined && matchesSearch(texts[turn[name]]));
+  if (searched() && !seen) {
+    for (const details of card.querySelectorAll('details')) {
+      details.make();
+      if (!matchesSearch(details.textContent)) details.open = false;
+    }
+  }
+  card.scrollIntoView({ block: 'nearest' });
+  card.scrollIntoView({ block: 'start' });
 }
 
 function episodeHead(episode) {

@@ -5,15 +5,73 @@ function showOverview() {
   byId('where').textContent = visible([about.where, about.created && `started ${about.created}`].filter(Boolean).join(' · '));
   showNotes();
   byId('drawing-note').textContent = observed
-    ? 'Read off the turns: who read whose output, and how often. Numbers are turns in this report; choose a step to see them.'
-    : 'As it was declared: dashed where a condition decides, a double frame where it runs in branches. Numbers are turns in this report; choose a step to see them.';
+    ? 'Read off the turns: who read whose output, and how often. Numbers are turns of what is chosen above; choose a step to see them.'
+    : 'As it was declared: dashed where a condition decides, a double frame where it runs in branches. Numbers are turns of what is chosen above; choose a step to see them.';
   for (const step of document.querySelectorAll('.graph .step')) {
-    const act = () => { clearFilters(); setFilter('step', step.dataset.step); openTab('episodes'); applyFilters(); };
+    const act = () => { filterScope(); setFilter('step', step.dataset.step); openTab('episodes'); applyFilters(); };
     step.addEventListener('click', act);
     step.addEventListener('keydown', (event) => event.key === 'Enter' && act());
   }
   showPlace(about.places.at(-1));
   showSettings();
+}
+
+// What the overview is of: one iteration, or all of them. All of it has the same scope, and the top says which.
+let scope = null;
+const inScope = () => episodes.filter((e) => scope.index === null || e.iteration === scope.index);
+
+function filterScope() {
+  clearFilters();
+  if (scope.index !== null && about.places.length > 1) setFilter('iteration', scope.index);
+}
+
+function showScope() {
+  const what = about.kind === 'evaluation' ? 'evaluation' : 'iteration';
+  const ofAll = `all ${about.places.length} ${what}s`;
+  if (about.places.length < 2) {
+    byId('scope').hidden = true;
+    return;
+  }
+  const choose = el('select', { id: 'iteration', on: { input: (event) => showPlace(event.target.value === '' ? wholeRun()
+    : about.places.find((p) => p.index === Number(event.target.value))) } },
+  el('option', { value: '', selected: scope.index === null }, ofAll),
+  about.places.map((p) => el('option', { value: p.index, selected: p.index === scope.index }, `${what} ${p.index}`)));
+  byId('scope').replaceChildren(el('label', {}, 'All numbers, the graph and the histogram on this page are of ', choose),
+    scope.index === null ? el('span', { class: 'dim' }, ' means are over episodes, counts and times are sums') : '');
+}
+
+// All iterations as one: what adds up is added, means are over episodes.
+function wholeRun() {
+  const sums = ['rollout/episodes', 'rollout/turns', 'rollout/response_tokens', 'rollout/status/ok', 'time/total_seconds'];
+  const metrics = {};
+  const names = new Set(about.places.flatMap((p) => Object.keys(p.metrics)));
+  for (const name of names) {
+    const having = about.places.filter((p) => p.metrics[name] !== undefined);
+    const add = (of) => having.reduce((sum, p) => sum + of(p), 0);
+    const weight = (p) => p.metrics['rollout/episodes'] ?? 0;
+    if (sums.includes(name)) metrics[name] = add((p) => p.metrics[name]);
+    else if (/^(return|reward)\/mean$|^role\//.test(name) && add(weight) > 0) metrics[name] = add((p) => p.metrics[name] * weight(p)) / add(weight);
+  }
+  const accounts = new Map();
+  for (const a of about.places.flatMap((p) => p.accounts)) {
+    const sum = accounts.get(a.boundary) ?? { ...a, rows_in: 0, rows_out: 0, excluded: {} };
+    const excluded = { ...sum.excluded };
+    for (const [why, n] of Object.entries(a.excluded)) excluded[why] = (excluded[why] ?? 0) + n;
+    accounts.set(a.boundary, { ...sum, rows_in: sum.rows_in + a.rows_in, rows_out: sum.rows_out + a.rows_out, excluded });
+  }
+  const times = {};
+  for (const [name, s] of about.places.flatMap((p) => Object.entries(p.seconds))) times[name] = (times[name] ?? 0) + s;
+  return { index: null, metrics, accounts: [...accounts.values()], seconds: times, notes: [], scores: [],
+    updates: about.places.flatMap((p) => p.updates ?? []) };
+}
+
+// Turns of each step, of the scope.
+function countSteps() {
+  const counts = new Map(countsOf(inScope().flatMap((e) => e.turns).map((t) => t.step)));
+  for (const step of document.querySelectorAll('.graph .step')) {
+    const count = step.querySelector('.count');
+    if (count) count.textContent = short(counts.get(step.dataset.step) ?? 0);
+  }
 }
 
 let observed = false;
@@ -28,6 +86,9 @@ function showNotes() {
 }
 
 function showPlace(place) {
+  scope = place;
+  showScope();
+  countSteps();
   const { metrics } = place;
   const value = (name) => metrics[name];
   const tile = (name, number, below = '') => number !== undefined && el('div', { class: 'tile' }, el('b', {}, typeof number === 'string' ? number : short(number)), el('span', {}, name), below && el('small', { class: 'dim' }, below));
@@ -45,16 +106,9 @@ function showPlace(place) {
   byId('cards').replaceChildren(...[
     place.notes.length > 0 && card('Notes', el('ul', {}, place.notes.map((note) => el('li', {}, note)))),
     el('div', { class: 'two' }, curveCard(), spreadCard(), roleCard(metrics)),
-    iterationChoice(place),
-    accountsCard(place.accounts), updatesCard(place.updates), timeCard(place.seconds), metricsCard(metrics),
+    accountsCard(place.accounts), updatesCard(place.updates), timeCard(place.seconds),
+    place.index !== null && metricsCard(metrics),
   ].filter(Boolean));
-}
-
-function iterationChoice(place) {
-  if (about.places.length < 2) return null;
-  const choose = el('select', { id: 'iteration', on: { input: (event) => showPlace(about.places.find((p) => p.index === Number(event.target.value))) } },
-    about.places.map((p) => el('option', { value: p.index, selected: p === place }, p.index)));
-  return el('p', { class: 'choice' }, el('label', {}, 'Numbers above and below are of iteration ', choose));
 }
 
 function curveCard() {
@@ -76,11 +130,11 @@ function curveCard() {
 }
 
 function spreadCard() {
-  const known = episodes.map((e) => e.value).filter((v) => v !== undefined && v !== null);
+  const known = inScope().map((e) => e.value).filter((v) => v !== undefined && v !== null);
   if (!known.length) return null;
   const label = episodes.some((e) => e.scores) ? episodes.find((e) => e.scores).scores[0][0] : 'return';
   const choose = (from, to) => {
-    clearFilters();
+    filterScope();
     openTab('episodes');
     setFilter('measure', episodes.some((e) => e.scores) ? 'value' : 'return');
     setFilter('low', Number(from.toPrecision(6)));

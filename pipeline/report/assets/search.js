@@ -52,6 +52,8 @@ const trainedOn = (turn) => turn.excluded === undefined && turn.return !== undef
 const endOf = (episode) => episode.stop_reason && ![episode.status, 'finished'].includes(episode.stop_reason)
   ? `${episode.status}: ${episode.stop_reason}` : episode.status;
 
+const matchesSearch = (text) => pattern !== null && matches(text);
+
 function matches(text) {
   pattern.lastIndex = 0;
   return pattern.test(text);
