@@ -197,7 +197,8 @@ def test_a_filter_scrolls_to_the_turn_that_matched_and_opens_what_hides_it(page)
     page.wait("document.querySelector('.turn.passes') !== null")
     visible = (
         "(e => { const b = document.querySelector('#episode').getBoundingClientRect();"
-        " const r = e.getBoundingClientRect(); return r.top >= b.top - 2 && r.top < b.bottom })(document.querySelector('.turn.passes'))"
+        " const r = e.getBoundingClientRect();"
+        " return r.top >= b.top - 2 && r.top < b.bottom })(document.querySelector('.turn.passes'))"
     )
     page.resize(1400, 400)  # the last turn of a conversation is far below
     choose(page, "step", "answer")
