@@ -207,7 +207,7 @@ class Fleet:
         """
         import ray
 
-        from stages.engines.start import failed_call
+        from stages.engines.client import failed_call
 
         which = ", ".join(map(repr, engines))
         what = f"{_CALLS[method]} engine{'s' if len(engines) > 1 else ''} {which}"

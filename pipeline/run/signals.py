@@ -19,7 +19,7 @@ from typing import Any, Final
 
 REPEAT_SECONDS: Final = 0.5  # a terminal and a parent process may both send one stop
 HEARD_SECONDS: Final = 10.0  # the main thread does not notice a signal inside compiled code
-RELEASE_SECONDS: Final = 90.0  # for releasing engines and trainers, and for a checkpoint
+RELEASE_SECONDS: Final = 300.0  # for the checkpoint that a stop leaves; releasing takes seconds
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Message, Sampling
-from workflows.errors import CadreError, InfraError, UsageError
+from workflows.errors import CadreError, InfraError, RunFailed, UsageError
 
 
 class EngineClient:
@@ -107,6 +107,12 @@ def from_ray(error: BaseException, who: str) -> CadreError:
     if cause is not None:
         return InfraError(f"{who} failed: {type(cause).__name__}: {cause}")
     return InfraError(f"{who} is gone: {last_words(error)}")
+
+
+def failed_call(error: Exception, who: str) -> CadreError:
+    """A call of an actor that Ray says has failed, as one of our errors that end a run."""
+    failure = from_ray(error, who)
+    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure
 
 
 def last_words(error: BaseException) -> str:

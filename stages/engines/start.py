@@ -7,17 +7,19 @@ import contextlib
 import os
 import traceback
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from stages.engines.base import EngineServer, EngineSpec, Weights
-from stages.engines.client import EngineClient, from_ray
+from stages.engines.client import EngineClient, failed_call
 from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
 from stages.process.output import kept_output, last_words
 from stages.waiting import LIMITS, answers
 from workflows.engine import Completion, Sampling
-from workflows.errors import CadreError, InfraError, RunFailed
+from workflows.errors import CadreError, RunFailed
+
+CLOSE_SECONDS: Final = 10.0  # for an engine to end by itself, with its child processes
 
 
 class EngineActor:
@@ -165,12 +167,6 @@ def wait_ready(
         raise
 
 
-def failed_call(error: Exception, who: str) -> CadreError:
-    """A call of an engine that Ray says has failed, as one of our errors that end a run."""
-    failure = from_ray(error, who)
-    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure
-
-
 def end_by_force(handles: Sequence[Any]) -> None:
     """Kill engine actors. One that Ray does not know any more is dead."""
     import ray
@@ -180,12 +176,12 @@ def end_by_force(handles: Sequence[Any]) -> None:
             ray.kill(handle)
 
 
-def stop_engine(handle: Any, timeout_seconds: float = 30) -> None:
+def stop_engine(handle: Any, timeout_seconds: float = CLOSE_SECONDS) -> None:
     """End one engine: see `stop_engines`."""
     stop_engines([handle], timeout_seconds)
 
 
-def stop_engines(handles: Sequence[Any], timeout_seconds: float = 30) -> None:
+def stop_engines(handles: Sequence[Any], timeout_seconds: float = CLOSE_SECONDS) -> None:
     """End engines: all are asked at once, so that their own child processes end too, then by force.
 
     Does nothing where Ray is down already.

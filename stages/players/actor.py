@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stages.engines.client import from_ray
+from stages.engines.client import failed_call
 from stages.players.shards import Kept, Shard, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
 from stages.waiting import LIMITS, Limits, Overdue, answer
 from workflows.engine import AnyEngine, EngineHooks
-from workflows.errors import CadreError, InfraError, RunFailed, SchemaError
+from workflows.errors import RunFailed, SchemaError
 from workflows.hooks import hooks_of
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
@@ -198,7 +198,7 @@ def start_player(
         )
     except ray.exceptions.RayError as error:
         ray.kill(handle)
-        raise _told(error, "the player") from None
+        raise failed_call(error, "the player") from None
     except BaseException:
         ray.kill(handle)
         raise
@@ -228,13 +228,7 @@ def play_shard(
             "does not return"
         ) from None
     except ray.exceptions.RayError as error:
-        failure = _told(error, f"the player of shard {shard.index}")
+        failure = failed_call(error, f"the player of shard {shard.index}")
         failure.add_note("finished shards are kept: run the same settings again to go on")
         raise failure from None
     return receipt
-
-
-def _told(error: Exception, who: str) -> CadreError:
-    """A failure in a player actor as one of our errors; a fault of its own code or its end fails the run."""
-    failure = from_ray(error, who)
-    return RunFailed(str(failure)) if isinstance(failure, InfraError) else failure
