@@ -35,6 +35,10 @@ class RunFailed(CadreError):
     """A run that can't go on: nothing to train on, a budget of failures spent, an engine lost. Exit 1."""
 
 
+class NotDemonstrated(RunFailed):
+    """A file of demonstrations has no answer to a prompt. Its episode is kept and not trained on."""
+
+
 class InfraError(CadreError):
     """A failure that is not the policy's doing. Its episode is kept, labelled and not trained on."""
 

@@ -52,12 +52,15 @@ class Status(Word):
     INFRA_ERROR = "infra_error", "an engine, a tool or the workflow's own code failed"
     TIMEOUT = "timeout", "a call or the episode ran out of time"
     CANCELLED = "cancelled", "a call was cancelled while it waited for its reply"
+    NOT_DEMONSTRATED = "not_demonstrated", "the file of demonstrations has no answer to the prompt"
 
 
 POLICYS_DOING: Final = frozenset({Status.OK, Status.MALFORMED, Status.TOOL_ERROR, Status.TRUNCATED})
 """Statuses that the policy itself brought about: rewards are computed, and the turn may be trained on."""
 
-NOT_THE_POLICYS_DOING: Final = frozenset({Status.INFRA_ERROR, Status.TIMEOUT, Status.CANCELLED})
+NOT_THE_POLICYS_DOING: Final = frozenset(
+    {Status.INFRA_ERROR, Status.TIMEOUT, Status.CANCELLED, Status.NOT_DEMONSTRATED}
+)
 """All other statuses: the reward is null, and nothing of that episode is trained on."""
 
 

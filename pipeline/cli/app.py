@@ -15,6 +15,7 @@ import typer
 from pipeline.cli.ablate import ablate
 from pipeline.cli.check import check
 from pipeline.cli.compare import compare
+from pipeline.cli.demonstrations import demonstrations
 from pipeline.cli.evaluate import evaluate
 from pipeline.cli.export import export
 from pipeline.cli.grade import grade
@@ -33,7 +34,7 @@ from workflows.errors import CadreError, UsageError
 
 VERBS: Final[tuple[Callable[..., None], ...]] = (
     *(check, compare, export, show, report, runs, init, ui),
-    *(serve_retriever, grade),
+    *(serve_retriever, grade, demonstrations),
 )
 # `run iteration`, `run train`, …
 RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (iteration, train, evaluate, replay, ablate, sweep)

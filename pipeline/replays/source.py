@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from pipeline.store.finished import Finished, by_key, joined, united
 from pipeline.store.manifest import check_part, input_hashes
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
+from pipeline.store.spans import within
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
@@ -60,7 +60,7 @@ class Source:
         """
         what = "iteration" if self.split is None else f"evaluation on {self.split!r}"
         have = self.indices()
-        wanted = [i for i in have if _within(i, span)]
+        wanted = [i for i in have if within(i, span)]
         if not wanted:
             asked = f" in {span}" if span else ""
             raise UsageError(
@@ -72,7 +72,7 @@ class Source:
     def unfinished(self, span: str | None) -> list[int]:
         """The iterations of the span that can't be replayed, because their rollout is unfinished."""
         have = self.indices()
-        return [i for i in self._all() if _within(i, span) and i not in have]
+        return [i for i in self._all() if within(i, span) and i not in have]
 
     def _all(self) -> list[int]:
         if self.split is None:
@@ -105,24 +105,3 @@ def where_from(tables: Mapping[str, TableRef]) -> dict[str, dict[str, object]]:
         name: {"folder": table.folder, "rows": table.rows, "hash": hashes[name]}
         for name, table in sorted(tables.items())
     }
-
-
-def _within(index: int, span: str | None) -> bool:
-    first, end = _span(span)
-    return index >= first and (end is None or index < end)
-
-
-def _span(text: str | None) -> tuple[int, int | None]:
-    """First index, and the one after the last, or None for no end."""
-    if text is None:
-        return 0, None
-    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
-    if not match or not (match[1] or match[2]):
-        raise UsageError(
-            f"--iterations {text!r}: expected A:B, for example 2:5 for 2, 3 and 4 (B is left out, as in "
-            "Python), 2: for 2 and all after it, or 2 alone"
-        )
-    first = int(match[1] or 0)
-    if not match[2]:
-        return first, first + 1
-    return first, int(match[3]) if match[3] else None

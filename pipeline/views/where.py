@@ -63,7 +63,7 @@ def print_turns(
     metrics = metrics_of(tables)
     condition = condition_of(where, metrics)
     if as_json:
-        for count, turn in enumerate(_chosen(tables, condition, metrics), 1):
+        for count, turn in enumerate(chosen_turns(tables, condition, metrics), 1):
             # escaped, so that no control character of a model reaches the terminal
             sys.stdout.write(json.dumps(plain(decoded_row(turn))) + "\n")
             if count == limit:
@@ -72,7 +72,7 @@ def print_turns(
     limit = LISTED if limit is None else limit
     counts: Counter[tuple[str, str]] = Counter()
     listed: list[dict[str, Any]] = []
-    for turn in _chosen(tables, condition, metrics):
+    for turn in chosen_turns(tables, condition, metrics):
         counts[str(turn["status"]), turn["role"] or turn["tool"] or NO_DATA] += 1
         if len(listed) < limit:
             listed.append(turn)
@@ -172,9 +172,10 @@ def _scores(evaluation: TableRef, index: int, metrics: Mapping[str, str]) -> pl.
     return pl.DataFrame(rows, schema=kinds)
 
 
-def _chosen(
+def chosen_turns(
     tables: Mapping[str, TableRef], condition: pl.Expr, metrics: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
+    """The turns for which the condition holds, sorted by key within a part, without their token lists."""
     indices = range(len(tables["turns"].parts) if "turns" in tables else 0)
     row_by_row = is_row_by_row(json.loads(condition.meta.serialize(format="json")))
     masks = None if row_by_row else _masks(tables, condition, metrics, indices)

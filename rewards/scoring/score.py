@@ -44,7 +44,8 @@ def score_turns(
 
     `reward` is null, with `no_reward_reason`, for
 
-    - all turns of an episode that is, or has a turn that is, `infra_error`, `timeout` or `cancelled`;
+    - all turns of an episode that is, or has a turn that is, `infra_error`, `timeout`, `cancelled` or
+      `not_demonstrated`;
     - all turns of an episode on which a reward raised, or gave a number that is not finite or not one
       value per turn (`reasons.kind_of` takes the details off such a reason);
     - tool and control turns, and turns of models that are not trained;

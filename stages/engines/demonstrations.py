@@ -21,7 +21,7 @@ from stages.engines.base import EngineSpec, check_request, logprobs_mode_of
 from stages.engines.weightless import Weightless
 from stages.weights.chat import ChatRenderer
 from workflows.engine import Completion, Message, Sampling
-from workflows.errors import RunFailed, UsageError
+from workflows.errors import NotDemonstrated, UsageError
 from workflows.plugins import content_hash
 from workflows.trajectory import clean_text
 
@@ -75,7 +75,7 @@ class DemonstrationServer(Weightless):
         """The demonstrated answer, cut at `max_tokens` as any other.
 
         Raises:
-            RunFailed: nobody demonstrated this prompt; another attempt would not help.
+            NotDemonstrated: nobody demonstrated this prompt; another attempt would not help.
         """
         started = time.monotonic()
         check_request(
@@ -87,7 +87,7 @@ class DemonstrationServer(Weightless):
         answers = self.answers.get(tuple(prompt_token_ids))
         if not answers:
             ending = self.chat.decode(prompt_token_ids)[-160:]
-            raise RunFailed(
+            raise NotDemonstrated(
                 f"{self.spec.options['file']} demonstrates no answer to a prompt of {model_id!r} that ends "
                 f"in {ending!r}"
             )

@@ -16,7 +16,7 @@ from stages.weights.chat import ChatRenderer
 from tests.learning.teacher import write_demonstrations
 from workflows.data.tasks import load_tasks
 from workflows.engine import Completion, Message, Sampling
-from workflows.errors import RunFailed, UsageError
+from workflows.errors import NotDemonstrated, UsageError
 
 ASKED: list[Message] = [{"role": "user", "content": "Which way?"}]
 
@@ -63,7 +63,9 @@ def test_length_and_stop_strings_end_an_answer_as_they_do_elsewhere(tiny: str, t
 
 def test_a_prompt_that_nobody_demonstrated_is_a_failure(tiny: str, tmp_path: Path) -> None:
     one = server(tiny, tmp_path / "d.jsonl", chat("left"))
-    with pytest.raises(RunFailed, match=r"demonstrates no answer to a prompt of 'team' that ends in .*Where"):
+    with pytest.raises(
+        NotDemonstrated, match=r"demonstrates no answer to a prompt of 'team' that ends in .*Where"
+    ):
         answer(one, [{"role": "user", "content": "Where to?"}])
 
 

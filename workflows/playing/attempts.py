@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from workflows.coroutines import stop
-from workflows.errors import CadreError, InfraError, ToolRefusal, UsageError, describe
+from workflows.errors import CadreError, InfraError, NotDemonstrated, ToolRefusal, UsageError, describe
 from workflows.vocabulary import Status
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ async def attempt(
     behind, and the detail says so.
 
     Raises:
-        CallFailed: with status `infra_error` or `timeout`, and the cause.
+        CallFailed: with status `infra_error`, `timeout` or `not_demonstrated`, and the cause.
         ToolRefusal, asyncio.CancelledError: passed on as they are.
     """
     work = asyncio.create_task(_until_one_succeeds(ask, attempts, pause))
@@ -88,6 +88,8 @@ async def attempt(
         raise
     except InfraError as error:
         raise CallFailed(Status.INFRA_ERROR, str(error) or "InfraError without a message") from error
+    except NotDemonstrated as error:
+        raise CallFailed(Status.NOT_DEMONSTRATED, str(error)) from error
     except Exception as error:
         raise CallFailed(Status.INFRA_ERROR, describe(error)) from error
 
