@@ -13,11 +13,11 @@ def within(index: int, span: str | None) -> bool:
     Raises:
         UsageError: not such a text.
     """
-    first, end = _span(span)
+    first, end = span_of(span)
     return index >= first and (end is None or index < end)
 
 
-def _span(text: str | None) -> tuple[int, int | None]:
+def span_of(text: str | None) -> tuple[int, int | None]:
     """First index, and the one after the last, or None for no end."""
     if text is None:
         return 0, None

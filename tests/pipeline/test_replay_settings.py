@@ -13,10 +13,11 @@ from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import due_stages, replay_plan
 from pipeline.replays.replayer import begin
 from pipeline.replays.settings import changes_of, overridden, with_values
-from pipeline.replays.source import Source, _span
+from pipeline.replays.source import Source
 from pipeline.settings.reading import parse_settings
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
+from pipeline.store.spans import span_of
 from tests.support.stored_runs import Shape, settings_of, write_iterations, write_run
 from workflows.errors import UsageError
 
@@ -183,13 +184,13 @@ def test_values_of_a_file_are_settings(run: Run) -> None:
     ("text", "span"), [(None, (0, None)), ("2:5", (2, 5)), ("2:", (2, None)), (":5", (0, 5)), ("3", (3, 4))]
 )
 def test_spans_are_half_open(text: str | None, span: tuple[int, int | None]) -> None:
-    assert _span(text) == span
+    assert span_of(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "1:2:3", "-1"])
 def test_other_spans_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected A:B"):
-        _span(text)
+        span_of(text)
 
 
 def test_only_iterations_with_a_finished_rollout_are_taken(tmp_path: Path) -> None:
