@@ -197,13 +197,18 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def estimate_score(values: Sequence[float]) -> Estimate:
+def estimate_score(values: Sequence[float], *, of_means: bool = False) -> Estimate:
     """Mean and 95 % interval of scores: inside 0 to 1 where all values are, else Student's t.
+
+    Args:
+        of_means: each value is itself a mean, as that of a run over its tasks. Equal ones then say that runs
+            do not differ; equal answers, right or wrong, say less (three of three may be luck).
 
     Raises:
         ValueError: no values.
     """
     share = bool(values) and all(0 <= value <= 1 for value in values)
+    share = share and not (of_means and len(set(values)) == 1)
     return estimate_share(values) if share else estimate_mean(values)
 
 

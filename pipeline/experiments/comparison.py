@@ -212,8 +212,12 @@ def _ends(run: History, metric: str, window: int) -> tuple[float, float] | None:
 
 
 def _change_of(runs: Sequence[History], metric: str, window: int) -> Change | None:
-    estimate = estimate_score if all(_is_share(run) for run in runs) else estimate_mean
+    estimate = _of_means if all(_is_share(run) for run in runs) else estimate_mean
     return _change(runs, lambda run: _ends(run, metric, window), estimate)
+
+
+def _of_means(values: Sequence[float]) -> Estimate:
+    return estimate_score(values, of_means=True)
 
 
 def _is_share(run: History) -> bool:
@@ -238,7 +242,7 @@ def _score_change(runs: Sequence[History], name: str) -> Change | None:
     series = [scores[name] for run in runs if name in (scores := scores_of(run))]
     if len(series) == 1:
         return Change(series[0][0][1], series[0][-1][1], 1)
-    return _change(runs, lambda run: _score_ends(run, name), estimate_score)
+    return _change(runs, lambda run: _score_ends(run, name), _of_means)
 
 
 def _score_ends(run: History, name: str) -> tuple[float, float] | None:

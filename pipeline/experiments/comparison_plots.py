@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
@@ -121,7 +122,7 @@ def _curves_panel(
             shown += values
         if not runs:
             continue
-        estimate = estimate_score if score else estimate_mean
+        estimate = partial(estimate_score, of_means=True) if score else estimate_mean
         curve = mean_curve(min((at for at, _ in runs), key=len), [values for _, values in runs], estimate)
         edges = [
             (at, low, high)

@@ -82,7 +82,7 @@ def test_a_whole_iteration_runs_on_the_stand_in_and_can_be_looked_at(project):
         assert done.returncode == 0, done.stderr
     assert "sampler and trainer" not in done.stdout + done.stderr  # the stand-in has no logprobs to speak of
     report = write_report(find_run(str(project / "runs"), "latest"))
-    assert (report.episodes, report.turns, report.texts_only) == (16, 48, ())
+    assert (report.episodes, report.turns, report.texts_only) == (64, 192, ())
 
 
 @pytest.mark.parametrize("name", [*sorted(TAKEN), "json", "polars", "class", "2nd", "a-b", ""])

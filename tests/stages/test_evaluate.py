@@ -105,6 +105,13 @@ def test_an_interval_of_scores_holds_its_mean_and_stays_possible(values: list[fl
     assert 0 <= interval.low <= interval.mean <= interval.high <= 1 + 1e-12
 
 
+def test_equal_means_of_runs_do_not_differ_and_equal_answers_may_be_luck() -> None:
+    runs, answers = estimate_score([1.0, 1.0, 1.0], of_means=True), estimate_score([1.0, 1.0, 1.0])
+    assert (runs.low, runs.high) == (1.0, 1.0)
+    assert answers.low is not None
+    assert answers.low < 0.2
+
+
 def test_scores_beyond_0_and_1_keep_student_s_interval_and_many_values_agree_with_it() -> None:
     assert estimate_score([0.5, 1.5, 0.2]) == estimate_mean([0.5, 1.5, 0.2])
     many = [0.4, 0.5, 0.6, 0.7] * 200
