@@ -32,3 +32,4 @@ def iteration(
     with session(plan, redo=redo) as runner:
         finished = runner.run_iteration()
     print_summary(runner.run, finished, runner.tracker.link())
+    runner.check_trained()

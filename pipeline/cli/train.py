@@ -72,3 +72,5 @@ def train(
     print_summary(runner.run, log.last, runner.tracker.link(), printed=log.alarms)
     if solved is not None:
         print_lines([solved.verdict()])
+    else:
+        runner.check_trained()

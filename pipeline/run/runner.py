@@ -302,6 +302,23 @@ class Runner:
             also = {self.version_of(model.model_id), *(b["versions"].get(model.model_id) for b in best)}
             prune_checkpoints(self.run, model.model_id, keep, also)
 
+    def check_trained(self) -> None:
+        """Fail a run none of whose iterations has trained on anything.
+
+        Raises:
+            RunFailed: every advantage of every model was zero, in all iterations that are finished.
+        """
+        trained = [m.model_id for m in self.plan.models.trainable]
+        indices = [index for index in self.run.iterations() if self.run.is_finished(index)]
+        newest_first = (self.run.iteration(index) for index in reversed(indices))
+        if indices and trained and are_silent(newest_first, trained, len(indices)):
+            raise RunFailed(
+                f"run {self.run.name!r} has trained on nothing: in all of its {len(indices)} iterations "
+                "every advantage was zero, so no weights moved; they are kept, and the next call goes on "
+                f"after them. Look at the rewards (`{hint('show')}`), raise rollout.group_size or the "
+                "temperature"
+            )
+
     def _check_signal(self, done: Finished) -> None:
         """No advantage in any model for too many iterations in a row is a broken reward, not bad luck."""
         limit = self.plan.resolved.run.max_iterations_without_signal

@@ -46,7 +46,9 @@ def session(
     with RunLock(run.folder):
         if redo == "sample":
             accept_rows(run, plan.identity)
-        create_or_open(run, settings.toml, plan.identity, plan.models.regime, drawing(plan.workflow))
+        graph = drawing(plan.workflow)
+        if remark := create_or_open(run, settings.toml, plan.identity, plan.models.regime, graph):
+            print_lines([remark])
         if remark := check_and_record(run, folders_of(plan.trainer_specs, _frozen(plan))):
             print_lines([remark])
         run.write_info(parameters=parameters_of(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.plan.assemble import Plan
 from pipeline.store.run import Run
+from pipeline.store.runs import settings_changes
 from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
 from pipeline.tracking.mlflow_view import KIND, TRAINING, VARIES, View, all_runs, of_sweep
@@ -34,6 +35,10 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
     tags = run_tags(plan.models.regime, settings.workflow_section.use)
     tags |= {"run_folder": run.folder.url, "run": run.name, KIND: TRAINING}
     tags |= settings.tracking.tags
+    if changes := settings_changes(run):
+        tags["settings_changed"] = "; ".join(f"from iteration {index}: {what}" for index, what in changes)[
+            -4000:
+        ]
     known = run.info.get("tracker", {}).get("run_id")
     key = f"{run.folder.url} {run.info['created_at']}"
     tracker.start(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pipeline.settings.program import again, hint
+from pipeline.settings.reading import parse_settings, read_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
@@ -17,6 +18,8 @@ from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
 from workflows.errors import UsageError, did_you_mean
+
+_OF_NO_WEIGHT: Final = ("tracking", "cluster", "checkpoints")  # sections that no weight depends on
 
 
 def find_run(root: str, name: str) -> Run:
@@ -159,8 +162,11 @@ def create_or_open(
     identity: Mapping[str, Any],
     regime: str,
     graph: Mapping[str, Any] | None = None,
-) -> None:
+) -> str | None:
     """Write `run.json` of a new run, or check that the run is the one that the settings describe.
+
+    Settings that are not part of what a run is may change between two calls. What changed is noted in
+    `run.json` (`settings_changes`) with the iteration that it holds from, and returned as a remark.
 
     Args:
         run: its folder, locked.
@@ -182,8 +188,9 @@ def create_or_open(
                 f"{_or_redo(run, have, identity)}"
             )
         run.write_info(used_at=time.time(), graph=graph)
+        remark = _note_changes(run, settings)
     else:
-        now = time.time()
+        now, remark = time.time(), None
         run.write_info(
             name=run.name,
             identity=identity,
@@ -195,6 +202,36 @@ def create_or_open(
             graph=graph,
         )
     run.folder.write_text("settings.toml", settings)
+    return remark
+
+
+def settings_changes(run: Run) -> list[tuple[int, str]]:
+    """`(iteration, changes)` of each time that settings changed within the run: from that iteration on."""
+    return [(change["iteration"], change["changes"]) for change in run.info.get("settings_changes", [])]
+
+
+def _note_changes(run: Run, settings: str) -> str | None:
+    """Note what differs between the settings that the run keeps and those of now."""
+    finished = [index for index in run.iterations() if run.is_finished(index)]
+    before, now = (_learning(text) for text in (run.folder.read_text("settings.toml"), settings))
+    if not finished or before is None or now is None or before == now:
+        return None
+    changes, first = differences(before, now), finished[-1] + 1
+    noted = [*run.info.get("settings_changes", []), {"iteration": first, "changes": changes}]
+    run.write_info(settings_changes=noted)
+    return f"settings of run {run.name!r} differ from iteration {first} on: {changes}"
+
+
+def _learning(text: str | None) -> dict[str, Any] | None:
+    """The settings in a TOML text that what is learned may depend on; None where they can't be read today."""
+    try:
+        settings = parse_settings(read_toml((text or "").encode(), "settings.toml"))
+    except UsageError:
+        return None
+    dump = settings.model_dump(mode="json", exclude=set(_OF_NO_WEIGHT))
+    return {name: value for name, value in dump.items() if name != "run"} | {
+        "run": {"seed": settings.run.seed}
+    }
 
 
 def only_rows_differ(have: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

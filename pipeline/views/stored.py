@@ -14,6 +14,7 @@ from pipeline.metrics.iteration import iteration_metrics
 from pipeline.store.episodes import Played, find_episode, sample_episodes
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
+from pipeline.store.runs import settings_changes
 from pipeline.store.shelf import Shelf, newer_unfinished
 from pipeline.views.files import update_summaries
 from pipeline.views.output import print_pages
@@ -69,6 +70,8 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
         notes.append(f"this {shelf.kind} is unfinished; finished stages: {', '.join(seconds) or 'none'}")
     if place.begun:
         notes.append(begun_note(place))
+    if shelf.split is None and shelf.replay is None:
+        notes += [f"settings changed before it: {what}" for at, what in settings_changes(run) if at == index]
     where = {"tables": place.store.folder.url}
     alarms: list[str] = []
     if shelf.replay is not None:

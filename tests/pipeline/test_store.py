@@ -5,18 +5,19 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.settings.reading import settings_toml
+from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences
 from pipeline.store.folder import Folder
 from pipeline.store.lock import RunLock
 from pipeline.store.manifest import input_hashes
 from pipeline.store.run import Run
-from pipeline.store.runs import create_or_open, find_run, list_runs, new_name
+from pipeline.store.runs import create_or_open, find_run, list_runs, new_name, settings_changes
 from stages.base import Account, StageResult, check_chain
 from stages.tables.parquet import TableRef, TableSink, read_parquet
 from workflows.errors import CadreError, UsageError
@@ -195,6 +196,27 @@ def test_runs_are_found_by_name_path_and_latest(tmp_path: Path) -> None:
     assert new_name(root, "three") == "three"
     with pytest.raises(UsageError, match="did you mean 'one'"):
         find_run(root, "onne")
+
+
+def test_settings_that_change_within_a_run_are_told_and_kept_by_iteration(tmp_path: Path) -> None:
+    run = Run(str(tmp_path), "r")
+    identity = {"workflow": {"use": "single"}, "seed": 0}
+
+    def again(**changes: Any) -> str | None:
+        return create_or_open(run, settings_toml(parse_settings(changes)), identity, "full")
+
+    assert again() is None
+    assert again(ppo={"learning_rate": 0.5}) is None  # nothing has been trained yet
+    run.iteration(0).folder.write_text("done.json", "{}")
+    run.iteration(1).folder.write_text("tasks/begun.json", "{}")
+    assert again(ppo={"learning_rate": 0.5}) is None
+    remark = again(ppo={"learning_rate": 0.25}, tracking={"uri": "none"}, cluster={"object_store_gib": 9.0})
+    assert remark == "settings of run 'r' differ from iteration 1 on: ppo.learning_rate: 0.5 → 0.25"
+    assert again(ppo={"learning_rate": 0.25}) is None
+    run.read_info()
+    assert settings_changes(run) == [(1, "ppo.learning_rate: 0.5 → 0.25")]
+    run.folder.write_text("settings.toml", "[gone]\nkey = 1\n")  # as another version may have written it
+    assert again() is None
 
 
 def test_a_run_refuses_another_identity_under_its_name(tmp_path: Path) -> None:

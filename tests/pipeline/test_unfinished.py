@@ -17,6 +17,7 @@ from pipeline.store.shelf import shelf_of
 from pipeline.views.stored import print_place
 from pipeline.views.where import print_where
 from stages.tables.parquet import TableSink
+from tests.pipeline.test_report import read
 from tests.support.stored_runs import Shape, settings_of, write_iterations
 from workflows.trajectory import EPISODES, TURNS
 
@@ -86,6 +87,6 @@ def test_conditions_reach_them_and_the_hint_names_what_is_looked_at(run: Run, ca
 
 
 def test_the_report_has_them_too(run: Run) -> None:
-    page = Path(write_report(run).file).read_text("utf-8")
-    assert "of its unfinished rollout" in page
-    assert "00001/t1/0" in page
+    data, _ = read(write_report(run))
+    assert any("of its unfinished rollout" in note for note in data["about"]["places"][1]["notes"])
+    assert "00001/t1/0" in {episode["episode_id"] for episode in data["episodes"]}

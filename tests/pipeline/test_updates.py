@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.plan.assemble import assemble
+from pipeline.run.runner import Runner
+from pipeline.settings.reading import parse_settings
 from pipeline.store.manifest import Manifest
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
+from pipeline.tracking.tracker import NoTracker
+from stages.base import Quiet
 from stages.tables.parquet import TableRef
+from tests.conftest import SCRIPTED, merge
+from workflows.errors import RunFailed
 from workflows.trajectory import PARTITION, SCORES
 
 
@@ -66,6 +73,22 @@ def test_updates_that_are_made_again_are_those_that_moved_the_model_from_a_versi
         "partition": ("partition/a", "4"),
         "scores": ("scores/a", "4"),
     }
+
+
+def test_a_run_that_has_trained_on_nothing_fails_and_one_that_has_once_does_not(tmp_path: Path) -> None:
+    settings = merge(SCRIPTED, {"run": {"root": str(tmp_path)}})
+    run = Run(str(tmp_path), "r")
+    runner = Runner(assemble(parse_settings(settings)), run, NoTracker(), Quiet())
+    runner.check_trained()  # nothing is finished
+    for index in range(2):
+        update(run, index, "team", 0, 0)
+        run.iteration(index).folder.write_text("done.json", "{}")
+    with pytest.raises(RunFailed, match=r"run 'r' has trained on nothing: in all of its 2 iterations"):
+        runner.check_trained()
+    update(run, 1, "team", 0, 1)
+    update(run, 2, "team", 1, 1)
+    run.iteration(2).folder.write_text("done.json", "{}")
+    runner.check_trained()
 
 
 def test_updates_of_later_blocks_count_like_those_of_iterations(tmp_path: Path) -> None:
