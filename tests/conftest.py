@@ -60,6 +60,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+@pytest.fixture(autouse=True)
+def own_packages() -> Iterator[None]:
+    """Packages that a test made as a user would (`acme_…`) are its own: no later test finds them imported."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("acme_")]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Raw settings of a scripted run under `tmp_path`, with changes merged in."""
