@@ -127,6 +127,11 @@ class Resolved:
         return settings_toml(self.settings)
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The settings that are not at their defaults, as plain values."""
+        return self.settings.model_dump(mode="json", exclude_defaults=True)
+
+    @property
     def dump(self) -> dict[str, Any]:
         """The settings as plain values."""
         return self.settings.model_dump(mode="json")

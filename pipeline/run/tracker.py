@@ -59,7 +59,7 @@ def parameters_of(plan: Plan) -> Parameters:
         "run.seed": str(settings.run.seed),
     }
     return Parameters(
-        settings.settings.model_dump(mode="json", exclude_defaults=True),
+        settings.given,
         named | {name: tags[name] for name in varies},
         settings.dump,
         settings.toml,

@@ -237,9 +237,9 @@ class MlflowRecord:
 
         logged, run_tags = run.data.params, run.data.tags
         named = flatten(parameters.named)
-        values = named | flatten(parameters.settings)
+        values = named | flatten(parameters.given)
         now = flatten(parameters.whole or {}) | values
-        self._note_renamed(".".join(path) for path, _ in leaves(parameters.settings))
+        self._note_renamed(".".join(path) for path, _ in leaves(parameters.given))
         room = max(0, MAX_PARAMS - len(logged))
         new = [Param(name, value) for name, value in values.items() if name not in logged][:room]
         # one that a run in progress did not have is a change as well: the iterations before had its default

@@ -30,13 +30,13 @@ class Parameters:
     """What a record says of its settings.
 
     Args:
-        settings: nested; those that were set, each a parameter of its own.
+        given: nested; the settings that were set, each a parameter of its own.
         named: what people compare runs by, such as the regime; parameters too, whether set or not.
         whole: all settings, nested: one that changes later is noted though it was at its default.
         file: all settings as TOML, kept as a file.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
     whole: Mapping[str, Any] | None = None
     file: str | None = None
