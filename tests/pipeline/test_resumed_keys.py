@@ -22,7 +22,7 @@ FALLING = {"schedule": "linear", "total_updates": 9}
 IMPORTANCE = {"importance": "masked", "importance_cap": 3.0}
 PPO: dict[str, tuple[Any, dict[str, Any]]] = {  # another value, and other keys that give it an effect
     "learning_rate": (0.5, {}),
-    "schedule": ("cosine", {"total_updates": 9}),
+    "schedule": ("cosine", FALLING),
     "warmup_updates": (3, {}),
     "total_updates": (5, FALLING),
     "final_share": (0.5, FALLING),
