@@ -314,7 +314,7 @@ def seconds_left(sweep: Sweep, folder: SweepFolder, index: int, spent: float) ->
 
 def _last_return(folder: SweepFolder, child: Child) -> float | None:
     text = Run(folder.root, child.name).iteration(child.iterations - 1).folder.read_text("done.json")
-    value = json.loads(text)["metrics"].get("return/mean") if text else None
+    value = json.loads(text).get("metrics", {}).get("return/mean") if text else None
     return None if value is None else float(value)
 
 

@@ -90,7 +90,7 @@ def last_return(run: Run) -> float | None:
     for index in reversed(run.iterations()):
         text = run.iteration(index).folder.read_text("done.json")
         if text is not None:
-            value = json.loads(text)["metrics"].get("return/mean")
+            value = json.loads(text).get("metrics", {}).get("return/mean")
             return None if value is None else float(value)
     return None
 
