@@ -20,6 +20,8 @@ def serve_retriever(
     ] = 8000,
 ) -> None:
     """Serve a corpus over HTTP to the retrievers of runs, until Ctrl-C."""
+    from pipeline.run.signals import stop_is_the_end
     from workflows.tools.serve_corpus import serve
 
     serve(corpus, host, port, lambda line: typer.echo(line))
+    stop_is_the_end()

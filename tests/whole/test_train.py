@@ -135,7 +135,7 @@ def test_an_export_is_the_model_that_was_trained(trained: Trained, tmp_path: Pat
         export_model(run, str(tmp_path / "out"), model_id=None, version="latest")
     with pytest.raises(UsageError, match="no weights of version 77"):
         export_model(run, str(tmp_path / "other"), model_id=None, version="77")
-    with pytest.raises(UsageError, match="no adapter: it is exported whole; leave out --merge"):
+    with pytest.raises(UsageError, match="not an adapter: it is exported whole; leave out --merge"):
         export_model(run, str(tmp_path / "other"), model_id=None, version="latest", merge=True)
     with pytest.raises(UsageError, match=r"no model 'teem'.*team"):
         export_model(run, str(tmp_path / "other"), model_id="teem", version="latest")
