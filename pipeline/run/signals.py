@@ -105,8 +105,6 @@ def _start_watching() -> None:
 
 
 def _read_signals(reading: int) -> None:
-    import psutil
-
     first_at = 0.0
     while True:
         left = None
@@ -121,10 +119,20 @@ def _read_signals(reading: int) -> None:
             if not first_at:
                 first_at = time.monotonic()
                 _watch.first = _watch.first or number
-                with contextlib.suppress(psutil.Error):
-                    _watch.children = psutil.Process().children(recursive=True)
+                _watch.children = _children()
             elif time.monotonic() - first_at > REPEAT_SECONDS:
                 _end_now("ended at once by a second")
+
+
+def _children() -> list[Any]:
+    # Imported here, and not when the thread begins: a process that ends meanwhile, such as one that refuses
+    # its arguments, would crash in an import that is under way.
+    import psutil
+
+    try:
+        return list(psutil.Process().children(recursive=True))
+    except psutil.Error:
+        return []
 
 
 def _end_now(how: str) -> None:
