@@ -161,10 +161,10 @@ class Sequential:
             seed = plan.resolved.run.seed
             return sorted(units, key=lambda unit: (seed_for(seed, "schedule", iteration, *unit), unit))
         if self.order in ("forward", "reverse"):
-            first = _first_words(plan)
+            first, never = _first_words(plan), len(plan.workflow.order)
             return sorted(
                 units,
-                key=lambda unit: min(first.get(name, len(first)) for name in unit),
+                key=lambda unit: min(first.get(name, never) for name in unit),
                 reverse=self.order == "reverse",
             )
         return units

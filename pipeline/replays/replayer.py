@@ -61,8 +61,10 @@ class Replayed:
 
     def remade(self, stored: Finished) -> dict[str, TableRef]:
         """Tables that a stored block shares with earlier blocks, where the replay made any of them anew."""
-        of_run = {block.store.block: block.tables for block in self.plan.source.blocks(stored.index)}
         shared = {t: numbers for m in stored.manifests.values() for t, numbers in m.shared.items()}
+        if not shared:  # as in every iteration of one block, whose manifests need not be read again
+            return {}
+        of_run = {block.store.block: block.tables for block in self.plan.source.blocks(stored.index)}
         remade = {}
         for table, numbers in shared.items():
             anew = {
@@ -224,6 +226,8 @@ def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[s
     That is the table as the replay made it, or as it is stored where it was made with these very settings;
     else it has no parts, which is how a method begins.
     """
+    if not any(carried_of(stage) for stage in plan.stages):
+        return {}
     carried = {}
     before = _block_before(plan, stored)
     for stage in plan.stages:

@@ -79,8 +79,7 @@ def end_children() -> None:
         return
     import psutil
 
-    with contextlib.suppress(psutil.Error):
-        _watch.children += psutil.Process().children(recursive=True)
+    _watch.children += _children()
     for child in _watch.children:
         with contextlib.suppress(psutil.Error):  # ended, or another process that has its number now
             child.kill()
