@@ -117,6 +117,8 @@ def _loss(model: ModelPlan) -> LossSpec:
     if normalisation == "fixed_length":
         fixed_length = ppo.fixed_length or max(role.response_limit for role in model.roles)
     in_loss = ppo.kl_in == "loss"
+    assert ppo.clip_low is not None, "a plan's settings are settled"
+    assert ppo.clip_high is not None, "a plan's settings are settled"
     return LossSpec(
         name=ppo.loss,
         clip_low=ppo.clip_low,

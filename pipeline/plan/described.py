@@ -57,6 +57,7 @@ def algorithm_values(algorithm: Algorithm) -> dict[str, Any]:
     in_reward = algorithm.tokens.reward_kl.is_on
     return {
         "loss": loss.name,
+        "clip": [loss.clip_low, loss.clip_high],
         "normalisation": loss.normalisation,
         "entropy_coefficient": loss.entropy_coefficient,
         "critic": algorithm.critic.kind if algorithm.critic else None,

@@ -286,10 +286,10 @@ def _learner(plan: ModelPlan) -> Learner:
 def _ppo(
     shared: PpoSection, model: ModelSection, where: str, of_role: Mapping[str, Any], role_where: str
 ) -> PpoSection:
-    """[ppo] with a model's own keys on top, and on those the keys of its single role."""
+    """[ppo] with a model's own keys on top, and on those the keys of its single role; settled."""
     values = {**shared.model_dump(), **model.ppo, **of_role}
     ppo: PpoSection = validate(PpoSection, values, role_where if of_role else where)
-    return ppo
+    return ppo.settled()
 
 
 def _critic(shared: CriticSection | None, model: ModelSection, where: str) -> CriticSection | None:

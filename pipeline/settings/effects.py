@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.settings.training import CLIP
+
 
 @dataclass(frozen=True, slots=True)
 class Under:
@@ -72,8 +74,8 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
 }
 """By key, what must hold for it to act: of each clause at least one condition."""
 
-OFF: Final[Mapping[str, Any]] = {"ppo.dual_clip": 0}
-"""Values beside the default that say what is so where the key does not act."""
+OFF: Final[Mapping[str, Any]] = {"ppo.dual_clip": 0, **{f"ppo.{key}": value for key, value in CLIP.items()}}
+"""Values beside the default that say what is so where the key does not act, or that older versions wrote."""
 
 
 def without_effect(key: str, facts: Mapping[str, Any]) -> Clause | None:

@@ -11,11 +11,14 @@ from pydantic import BaseModel
 from pipeline.settings.keys import Path, dotted
 from pipeline.settings.overrides import path_of
 from pipeline.settings.schema import Settings
+from pipeline.settings.section import Section
+from pipeline.settings.training import CLIP_OF_LOSS
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of the settings; `origin` is file, --set, default or derived (from [sharing], or a base)."""
+    """One key of the settings; `origin` is file, --set, default, `default of <loss>`, or derived (from
+    [sharing], or a base)."""
 
     key: str
     value: Any
@@ -41,15 +44,19 @@ def settings_with_origins(
             origin = "--set"
         elif _is_in(raw, path):
             origin = "file"
+        elif path in read and read[path] == value:
+            of_loss = path[0] == "ppo" and path[-1] in CLIP_OF_LOSS.get(resolved.ppo.loss, ())
+            origin = f"default of {resolved.ppo.loss}" if of_loss else "default"
         else:
-            origin = "default" if path in read and read[path] == value else "derived"
+            origin = "derived"
         settings.append(Setting(dotted(path), value, origin))
     return settings
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every key that is not a section, with its plain value: sections in tables and lists count by entry."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, Section):
+        value = value.settled()
         for name in type(value).model_fields:
             yield from _leaves(getattr(value, name), (*path, name))
     elif isinstance(value, dict) and any(isinstance(each, BaseModel) for each in value.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -37,18 +37,23 @@ class Section(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that a version after the first runs added: with their default they are in no fingerprint."""
 
+    def settled(self) -> Self:
+        """The section with values in the place of keys whose default depends on another key."""
+        return self
+
     def fingerprint(self) -> dict[str, Any]:
         """The section as plain values, without keys of `later` that have their default.
 
         A run that an older version began goes on, because a key that it did not know changes nothing.
         """
-        return dict(_without_later(self, self.model_dump(mode="json")))
+        return dict(_without_later(self))
 
 
-def _without_later(value: Any, dump: Any) -> Any:
-    """`dump`, the plain form of `value`, without the later keys of the sections in it."""
+def _without_later(value: Any, dump: Any = None) -> Any:
+    """`dump`, the plain form of `value`, without the later keys of the sections in it, which are settled."""
     if isinstance(value, Section):
-        fields = type(value).model_fields
+        value = value.settled()
+        fields, dump = type(value).model_fields, value.model_dump(mode="json")
         kept = {
             key: getattr(value, key)
             for key in dump

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
 from pipeline.settings.section import Amount, Count, Positive, Section, Share
+
+# Sequence-level ratios are far closer to 1 than those of tokens. Source: GSPO, arXiv:2507.18071, section 5.1.
+CLIP: Final = {"clip_low": 0.2, "clip_high": 0.2}
+CLIP_OF_LOSS: Final[Mapping[str, Mapping[str, float]]] = {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -50,10 +55,11 @@ class PpoSection(Section):
     fixed_length: Positive | None = None
     """Tokens of a response for normalisation fixed_length; without it, the longest answer that the model's
     roles may give."""
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """How far the ratio of new to old policy may fall below 1; 1 sets no bound."""
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    """How far the ratio of new to old policy may rise above 1."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] | None = None
+    """How far the ratio of new to old policy may fall below 1; 1 sets no bound; without it, 0.2, and 0.0003
+    for gspo, whose ratio is of whole replies."""
+    clip_high: Annotated[float, Field(gt=0)] | None = None
+    """How far the ratio of new to old policy may rise above 1; without it, 0.2, and 0.0004 for gspo."""
     dual_clip: Amount = 3.0
     """Bound on the loss of a token with a negative advantage, in units of the advantage; 0 is off."""
     entropy_coefficient: Amount = 0.0
@@ -87,6 +93,16 @@ class PpoSection(Section):
     """Betas of AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
     """Epsilon of AdamW."""
+
+    def settled(self) -> Self:
+        """The section with the clip range of its loss, where none is named."""
+        clip = {key: value for key, value in clip_of(self.loss).items() if getattr(self, key) is None}
+        return self.model_copy(update=clip) if clip else self
+
+
+def clip_of(loss: str) -> Mapping[str, float]:
+    """The clip range of a loss whose settings name none."""
+    return CLIP_OF_LOSS.get(loss, CLIP)
 
 
 LOSS_TERMS = frozenset({"clip_low", "clip_high", "kl_coefficient", "entropy_coefficient"})

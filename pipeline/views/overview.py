@@ -140,7 +140,9 @@ def _reward(reward: Values) -> str:
 
 
 def _algorithm(algorithm: Values) -> str:
-    words = [f"loss {algorithm['loss']}", algorithm["normalisation"].replace("_", " ")]
+    low, high = algorithm["clip"]
+    clip = "" if low == high == 0.2 else f" clipped at -{low:g} and +{high:g}"
+    words = [f"loss {algorithm['loss']}{clip}", algorithm["normalisation"].replace("_", " ")]
     if algorithm["critic"]:
         words.append(f"critic {algorithm['critic']}")
     if algorithm["kl_reference"]:

@@ -85,7 +85,7 @@ def test_set_overrides_values_sections_and_list_entries() -> None:
     assert settings.rollout.group_size == 8
     assert settings.run.name == "other"
     ppo = load_and_resolve(settings).model_plans["team"].ppo
-    assert ppo == settings.ppo.model_copy(update={"learning_rate": 3e-6})
+    assert ppo == settings.ppo.settled().model_copy(update={"learning_rate": 3e-6})
     assert settings.rewards[1].weight == 0.5
 
 

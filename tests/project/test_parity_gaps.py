@@ -89,7 +89,7 @@ def test_every_shipped_team_plays_is_rewarded_and_is_evaluated_whatever_it_says(
 
 
 def test_the_numbers_of_an_update_are_those_of_the_published_settings() -> None:
-    ppo, critic, advantage = PpoSection(), CriticSection(), AdvantageSection()
+    ppo, critic, advantage = PpoSection().settled(), CriticSection(), AdvantageSection()
     assert (ppo.clip_low, ppo.clip_high, ppo.dual_clip, ppo.epochs) == (0.2, 0.2, 3.0, 1)
     assert (ppo.learning_rate, ppo.betas, ppo.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
     assert (ppo.schedule, ppo.warmup_updates, ppo.gradient_clip) == ("constant", 0, 1.0)

@@ -43,8 +43,8 @@ def gspo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
 
     All tokens of a response are clipped or none. The gradient reaches each token through its own
     logprob (the paper's token form, which is the sequence form where a response has one advantage).
-    No dual clip. Meant for normalisation "sequence_mean", and for clips of the order of 1e-4.
-    Source: GSPO, arXiv:2507.18071.
+    No dual clip. Settings that name neither have the paper's normalisation, "sequence_mean", and its clips,
+    3e-4 below and 4e-4 above. Source: GSPO, arXiv:2507.18071.
     """
     log_ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs)
     mean = row_mean(log_ratio.detach(), batch)[batch.row]
