@@ -40,8 +40,8 @@ class DataSection(Section):
     later = frozenset({"repeats", "delimiter", "encoding"})
 
     path: DataPath = "facts"
-    """A task set that ships (facts, arithmetic, functions), a file, a folder, a pattern, a list of these, or
-    a table that names the files of each split."""
+    """A task set that ships (facts, arithmetic, functions, reading, reading_chains), a file, a folder, a
+    pattern, a list of these, or a table that names the files of each split."""
     format: str = "auto"
     """Format of the rows: a known one, auto, or package.module:function of a loader."""
     columns: dict[str, str] = {}

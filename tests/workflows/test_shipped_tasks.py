@@ -1,4 +1,4 @@
-"""What holds for the task sets that ship beside `facts`: arithmetic and functions."""
+"""What holds for the task sets that ship beside `facts`: arithmetic, functions, reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workflows.data import SHIPPED, shipped_file
-from workflows.data.makers import build_arithmetic, build_functions
+from workflows.data.makers import build_arithmetic, build_functions, build_reading
 from workflows.data.tasks import load_tasks
 
 
@@ -22,6 +22,7 @@ def _tasks(name: str) -> list[dict]:
 
 
 ARITHMETIC, FUNCTIONS = _tasks("arithmetic"), _tasks("functions")
+READING, CHAINS = _tasks("reading"), _tasks("reading_chains")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -33,7 +34,7 @@ def test_a_shipped_set_loads_whole_under_its_name(name):
     assert set(loaded.tasks["split"].to_pylist()) == {"train", "dev", "test"}
 
 
-@pytest.mark.parametrize("build", [build_arithmetic, build_functions])
+@pytest.mark.parametrize("build", [build_arithmetic, build_functions, build_reading])
 def test_the_script_builds_the_shipped_file_byte_for_byte(build):
     assert build.main(["--check"]) == 0
 
@@ -46,9 +47,9 @@ def test_the_check_notices_another_file(tmp_path, monkeypatch):
     assert build_arithmetic.main(["--chek"]) == 2
 
 
-@pytest.mark.parametrize("name", ["arithmetic", "functions"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_files_are_small_enough_to_ship(name):
-    assert os.path.getsize(Path(shipped_file(name, "tasks"))) < 300_000
+    assert os.path.getsize(Path(shipped_file(name, "tasks"))) < 800_000
 
 
 # arithmetic
@@ -186,3 +187,64 @@ def test_every_answer_of_arithmetic_is_equal_to_itself_for_the_grader():
         (answer,) = task["gold"]["answers"]
         assert grader.equal(answer, answer).correct
         assert not grader.equal(str(int(answer) + 1), answer).correct
+
+
+# reading
+
+
+def _place(sentence: str) -> str:
+    return re.fullmatch(r".* in (the .+)\.", sentence)[1]
+
+
+def _asked(task: dict) -> list[str]:
+    """Sentences about the person and the thing that the question names."""
+    question = task["inputs"]["question"]
+    return [
+        sentence
+        for sentence in task["inputs"]["statements"]
+        if (words := re.match(r"(\w+) \w+ the (\w+) in ", sentence))
+        and all(re.search(rf"\b{word}\b", question) for word in words.groups())
+    ]
+
+
+def test_one_sentence_of_reading_answers_and_it_says_the_answer():
+    for task in READING:
+        assert _asked(task) == task["gold"]["sentences"]
+        assert task["gold"]["answers"][0] == _place(task["gold"]["sentences"][0])
+        assert len({_place(sentence) for sentence in task["inputs"]["statements"]}) == 4
+
+
+def test_two_sentences_of_a_chain_answer_and_the_first_names_what_the_second_places():
+    for task in CHAINS:
+        first, second = task["gold"]["sentences"]
+        assert _asked(task) == [first]
+        assert second == f"The {_place(first).removeprefix('the ')} is in {task['gold']['answers'][0]}."
+        assert {first, second} < set(task["inputs"]["statements"])
+        rooms = [_place(s) for s in task["inputs"]["statements"] if s.startswith("The ")]
+        assert len(set(rooms)) == 3
+
+
+@pytest.mark.parametrize("tasks", [READING, CHAINS], ids=["reading", "chains"])
+def test_no_sentence_is_in_two_splits(tasks):
+    def said(split: str) -> set[str]:
+        of_split = [task for task in tasks if task["split"] == split]
+        words = [re.sub(" (keeps|left|found) ", " ", s) for t in of_split for s in t["inputs"]["statements"]]
+        return set(words)
+
+    assert all(said(one).isdisjoint(said(other)) for one, other in combinations(("train", "dev", "test"), 2))
+    assert len({task["task_id"] for task in tasks}) == len(tasks)
+
+
+@pytest.mark.parametrize(("tasks", "choices"), [(READING, 4), (CHAINS, 3)], ids=["reading", "chains"])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_what_does_not_read_the_question_is_right_no_more_often_than_by_chance(tasks, choices, split):
+    some = [task for task in tasks if task["split"] == split]
+    places = Counter(task["gold"]["answers"][0] for task in some)
+    assert places.most_common(1)[0][1] / len(some) < 0.12, "one answer to all"
+    at = Counter(
+        [_place(s) for s in task["inputs"]["statements"] if not s.startswith("The ") or choices == 3].index(
+            task["gold"]["answers"][0]
+        )
+        for task in some
+    )
+    assert max(at.values()) / len(some) < 1 / choices + 0.05, "always the same place in the text"

@@ -19,6 +19,7 @@ from workflows.testing import play_once
 
 TASKS: dict[str, dict[str, Any]] = {
     "questions": {"question": "What is the capital of France?"},
+    "reading": {"statements": ["Ana keeps the pens in the attic."], "question": "Where are the pens?"},
     "mathematics": {"problem": "What is 2 + 2?"},
     "code": {
         "problem": "Return n.",

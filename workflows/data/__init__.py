@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 FOLDER: Final = Path(__file__).parent
-SHIPPED: Final = ("facts", "arithmetic", "functions")
+SHIPPED: Final = ("facts", "arithmetic", "functions", "reading", "reading_chains")
 _WITH_CORPUS: Final = ("facts",)
 
 

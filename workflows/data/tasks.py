@@ -76,7 +76,7 @@ def load_tasks(
     """Read tasks.
 
     Args:
-        path: a built-in name ("facts", "arithmetic", "functions"), a .jsonl, .json, .csv, .parquet or
+        path: a built-in name (of `workflows.data.SHIPPED`), a .jsonl, .json, .csv, .parquet or
             .arrow file, a pattern, a folder (that `datasets` saved, too), several of them, or the same by
             split: `{"train": …, "test": …}`. Any fsspec URL will do. See `files.data_files`.
         format: a name of `formats.NAMES`, "auto" (told from the fields of each file's first row; a row

@@ -45,7 +45,7 @@ def build(
     """The workflow.
 
     Args:
-        task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
+        task: "questions", "reading", "mathematics" or "code": what prompts, answers and their grading are.
         max_rounds: drafts of an episode, at most.
         conversations: generator and evaluator see their own earlier turns as a chat.
         reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
@@ -84,7 +84,7 @@ def build(
         answer_step="generate",
         branch_steps=["generate"],
         verdict_step="evaluate",
-        task=kind.name,
+        task=kind.graded_as,
     )
 
 

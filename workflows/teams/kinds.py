@@ -1,8 +1,9 @@
 """What tasks of one kind ask of a team that does not care what its task is: statement, form, parser, example.
 
-`voting`, `evaluate_optimise`, `orchestrate_workers` and `single` take `task = "questions" | "mathematics" |
-"code"` and are otherwise the same. An answer that breaks its form still reads: what its tag holds first, else
-the whole reply; an empty reply reads as nothing, for which `NO_ANSWER` stands where others see it.
+`voting`, `evaluate_optimise`, `orchestrate_workers` and `single` take `task = "questions" | "reading" |
+"mathematics" | "code"` and are otherwise the same. An answer that breaks its form still reads: what its
+tag holds first, else the whole reply; an empty reply reads as nothing, for which `NO_ANSWER` stands where
+others see it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class TaskKind:
     wrong: str
     max_response_tokens: int
     reasoning: Reasoning = False
+
+    @property
+    def graded_as(self) -> str:
+        """How answers are graded, in the words of `Workflow.task`."""
+        return "questions" if self.name == "reading" else self.name
 
     @property
     def form(self) -> str:
@@ -128,7 +134,7 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 
 def _of_state(name: str, read: Callable[[Mapping[str, Any]], Any]) -> Source:
-    if name in ("question", "problem"):
+    if name in ("question", "problem", "statements"):
         return f"task.{name}"  # a path is checked against the tasks before a run
     return lambda state: _read(state, read)
 
@@ -145,7 +151,7 @@ def _field(name: str) -> Callable[[Mapping[str, Any]], Any]:
         if name not in task:
             raise WorkflowError(
                 f"the task has no field {name!r}; it has: {', '.join(task) or 'nothing'}. Set the workflow's "
-                'option task to "questions", "mathematics" or "code", whichever the tasks are'
+                'option task to "questions", "reading", "mathematics" or "code", whichever the tasks are'
             )
         return task[name]
 
@@ -168,6 +174,21 @@ KINDS: Final[Mapping[str, TaskKind]] = {
         right="eight",
         wrong="six",
         max_response_tokens=48,
+    ),
+    "reading": TaskKind(
+        name="reading",
+        statement="{statements}\nQuestion: {question}\n",
+        reminder="",
+        sources={"statements": _field("statements"), "question": _field("question")},
+        tag="answer",
+        content="your answer",
+        shown={
+            "statements": ["Lisa keeps the cups in the loft.", "Max keeps the coats in the red box."],
+            "question": "Where does Max keep the coats?",
+        },
+        right="the red box",
+        wrong="the loft",
+        max_response_tokens=32,
     ),
     "mathematics": TaskKind(
         name="mathematics",

@@ -67,7 +67,7 @@ def build(
     """The workflow.
 
     Args:
-        task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
+        task: "questions", "reading", "mathematics" or "code": what prompts, answers and their grading are.
         max_strategies: how many the orchestrator may propose.
         parallel: workers answer at the same time; false: in turn, each sees the answers before it.
         excess: what more strategies than that do: "end" the episode without an answer, or "cut" the rest.
@@ -121,7 +121,7 @@ def build(
         },
         answer_step="synthesize",
         branch_steps=["work"],
-        task=kind.name,
+        task=kind.graded_as,
     )
 
 

@@ -31,8 +31,8 @@ def build(
     """Question → `<answer>…</answer>`.
 
     Args:
-        task: "questions", "mathematics" or "code": prompt, answer and grading are then those of the teams
-            `voting`, `evaluate_optimise` and `orchestrate_workers`, of which this is the control.
+        task: "questions", "reading", "mathematics" or "code": prompt, answer and grading are those of
+            the teams `voting`, `evaluate_optimise` and `orchestrate_workers`, of which this is the control.
         reasoning: with `task`, as of these teams.
         prompt: template of the message; its variables are fields of the task's inputs. It should ask for
             the answer inside the tag. One demonstration is shown where it uses `{question}` only.
@@ -96,5 +96,5 @@ def _control(
         steps=[LlmStep("solve", "solver", kind.inputs)],
         answer_step="solve",
         branch_steps=["solve"],
-        task=kind.name,
+        task=kind.graded_as,
     )

@@ -28,7 +28,7 @@ def build(task: str = "questions", voters: int | Sequence[str] = 3, reasoning: R
     """The workflow.
 
     Args:
-        task: "questions", "mathematics" or "code": what prompts, answers and their grading are.
+        task: "questions", "reading", "mathematics" or "code": what prompts, answers and their grading are.
         voters: how many copies of the role `generator` answer, or the names of the roles that do.
         reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
             where the chat template opens the first one.
@@ -61,7 +61,7 @@ def build(task: str = "questions", voters: int | Sequence[str] = 3, reasoning: R
         start=names,
         answer_step="aggregate",
         branch_steps=names,
-        task=kind.name,
+        task=kind.graded_as,
     )
 
 
