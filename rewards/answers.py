@@ -16,6 +16,7 @@ import polars as pl
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
 from rewards.part import Flags, Numbers, PlayedPart, Rows
+from workflows.data.fields import truth_texts
 from workflows.errors import UsageError, did_you_mean
 from workflows.thinking import after_thinking
 from workflows.vocabulary import Status
@@ -64,7 +65,9 @@ def _as_text(parsed: Any, step: str, key: str | None) -> str:
         parsed = parsed[key]
     if isinstance(parsed, str):
         return parsed
-    if isinstance(parsed, bool) or not isinstance(parsed, int | float):
+    if isinstance(parsed, bool):
+        return "true" if parsed else "false"  # as JSON writes it
+    if not isinstance(parsed, int | float):
         raise ValueError(
             f"step {step!r} parsed {type(parsed).__name__}, not text or a number; "
             "let its parser return the answer alone, or name its key"
@@ -77,8 +80,8 @@ def last_turn(episode: PlayedEpisode, step: str) -> Mapping[str, Any] | None:
     return next((turn for turn in reversed(episode.turns) if turn["step"] == step), None)
 
 
-def golds_of(episode: PlayedEpisode, mode: qa.Mode) -> list[str]:
-    """The gold answers of an episode's task that `mode` can match.
+def golds_of(episode: PlayedEpisode, mode: qa.Mode) -> qa.Golds:
+    """The gold answers of an episode's task that can be matched. True and false are yes and no, too.
 
     Raises:
         ValueError: there is none, so that no score would mean anything.
@@ -86,13 +89,12 @@ def golds_of(episode: PlayedEpisode, mode: qa.Mode) -> list[str]:
     return _usable(episode.gold, mode)
 
 
-def _usable(gold: Mapping[str, Any], mode: qa.Mode) -> list[str]:
+def _usable(gold: Mapping[str, Any], mode: qa.Mode) -> qa.Golds:
     answers = gold.get("answers")
     if not isinstance(answers, list):
         raise ValueError(f"gold has no list of answers; it has {sorted(gold) or 'nothing'}")
-    if golds := [str(g) for g in answers if qa.usable(str(g), mode)]:
-        return golds
-    raise ValueError(f"gold has no answer that mode {mode!r} can match")
+    texts = [t for g in answers for t in (truth_texts(g) if isinstance(g, bool) else [str(g)])]
+    return qa.Golds.for_reward(texts, mode)
 
 
 def shared(episode: PlayedEpisode, outcome: float, share: Share) -> list[float | None]:
@@ -162,7 +164,7 @@ def golds_by_task(part: PlayedPart, mode: qa.Mode) -> list[qa.Golds | None]:
     golds: list[qa.Golds | None] = []
     for gold in part.tasks.gold:
         try:
-            golds.append(qa.Golds(_usable(gold, mode), mode))
+            golds.append(_usable(gold, mode))
         except Exception:  # gold of any form; what is wrong with it is said where it is an episode's
             golds.append(None)
     return golds

@@ -83,7 +83,7 @@ class F1ByRound:
         golds = golds_of(episode, self.mode)
 
         def f(turn: Mapping[str, Any], key: str | None = None) -> float:
-            return qa.f1(answer_of(turn, self.malformed, key), golds, self.mode)
+            return golds.f1(answer_of(turn, self.malformed, key))
 
         answers = {turn["round"]: f(turn) for turn in episode.turns if turn["step"] == self.answer_step}
         changes = gains(answers)

@@ -67,7 +67,7 @@ class OutcomeReward(ABC):
 
     def __call__(self, episode: PlayedEpisode) -> list[float | None]:
         answer = answer_of(last_turn(episode, self.answer_step), self.malformed, self.answer_key)
-        golds = qa.Golds(golds_of(episode, self.mode), self.mode)
+        golds = golds_of(episode, self.mode)
         return shared(episode, self.grade(golds, answer), self.share)
 
     def by_columns(self, part: PlayedPart) -> pl.Series:

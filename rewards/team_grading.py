@@ -99,7 +99,7 @@ class AnswersReward(RewardHooks, ABC):
     def right(self, episode: PlayedEpisode, turn: Mapping[str, Any] | None) -> float:
         """1 where the answer of a turn is right, else 0, also for a turn that was never taken."""
         if self.task == "questions":
-            golds = qa.Golds(golds_of(episode, self.mode), self.mode)
+            golds = golds_of(episode, self.mode)
             return float(golds.exact_match(answer_of(turn)))
         if self.task == "mathematics":
             golds_text = tuple(problem_golds(episode))

@@ -56,9 +56,9 @@ class TurnLimit(CadreError):
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for a near miss, else an empty string."""
+    """`" (did you mean 'x'?)"` for a near miss, else an empty string: a message may go on behind either."""
     close = difflib.get_close_matches(got, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def describe(error: BaseException, limit: int = _MAX_DETAIL) -> str:

@@ -16,10 +16,14 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from workflows.data.fields import truth_texts
 from workflows.errors import CadreError, DataError, InfraError, UsageError, did_you_mean
 from workflows.thinking import after_thinking
+
+if TYPE_CHECKING:
+    from workflows.tools.code.codetests import CodeTests
 
 Kind = Literal["qa", "math", "code"]
 Grader = Callable[[dict[str, Any]], dict[str, Any]]
@@ -100,10 +104,11 @@ def _qa(mode: str | None) -> Grader:
         golds = _field(row, "golds")
         if not isinstance(golds, list) or not golds:
             raise DataError(f"golds must be a list of answers, got {golds!r:.80}")
-        texts = [_text(gold, "a gold") for gold in golds]
+        texts = [text for gold in golds for text in _gold_texts(gold)]
         if chosen == "strict" and not any(map(qa.usable, texts)):
             raise DataError("no gold can be matched: nothing is left of them after normalising")
-        prediction = _prediction(row)
+        said = row.get("prediction")
+        prediction = json.dumps(said) if isinstance(said, bool) else _prediction(row)
         return {
             "f1": qa.f1(prediction, texts, chosen),
             "exact_match": qa.exact_match(prediction, texts, chosen),
@@ -150,6 +155,7 @@ def _code(sandbox: str, exact: bool) -> Grader:
         if (limit := row.get("time_limit_seconds")) is not None:
             tests = tests.with_time_limit(_number(limit, "time_limit_seconds"))
         if exact:
+            _check_exact(tests)
             tests = replace(tests, strict_bool=True)
         # text without a code block is graded as code, even if it does not parse
         report = judge.grade(extract_code(code) or code, tests)
@@ -159,6 +165,20 @@ def _code(sandbox: str, exact: bool) -> Grader:
         return {**added, "error": report.reason or report.verdict} if ungraded else added
 
     return grade_code
+
+
+def _check_exact(tests: CodeTests) -> None:
+    """Refuse tests that decide by themselves whether True is 1.
+
+    Raises:
+        DataError: Python that compares on its own, so that --exact would have no effect.
+    """
+    if tests.kind == "assert" or tests.checker == "custom":
+        what = "assertions" if tests.kind == "assert" else "a checker of their own"
+        raise DataError(
+            f"--exact has no effect on tests that are {what}: they compare by themselves; give calls with "
+            "the values that they should return, or leave --exact out"
+        )
 
 
 def _mode(mode: str | None, known: tuple[Any, ...], default: str, option: str = "--mode") -> Any:
@@ -180,6 +200,10 @@ def _field(row: dict[str, Any], name: str) -> Any:
 def _prediction(row: dict[str, Any]) -> str:
     value = _field(row, "prediction")
     return "" if value is None else after_thinking(_text(value, "prediction"))
+
+
+def _gold_texts(gold: Any) -> list[str]:
+    return truth_texts(gold) if isinstance(gold, bool) else [_text(gold, "a gold")]
 
 
 def _text(value: Any, what: str) -> str:

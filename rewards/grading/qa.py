@@ -33,13 +33,15 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 _FEW_WORDS: Final = 32
 _CLOSED_ANSWERS: Final = frozenset({"yes", "no", "noanswer"})
+_TRUTH: Final = frozenset({"true", "false"})  # as golds; "True" may well be a word of an answer
 
 
 def f1(prediction: str, golds: Sequence[str], mode: Mode = "strict") -> float:
     """The best token F1 of `prediction` against any of `golds`, in [0, 1].
 
     Tokens are compared as multisets. In the modes `official_hotpot` and `strict`, where one side is
-    yes, no or noanswer and the other is not the same, F1 is 0: "yes it is" is no half of "yes".
+    yes, no or noanswer and the other is not the same, F1 is 0: "yes it is" is no half of "yes". In `strict`
+    that holds for a gold of true or false, too.
 
     Raises:
         ValueError: `golds` is empty; there is nothing to compare with, which is not a score of 0.
@@ -59,27 +61,49 @@ def exact_match(prediction: str, golds: Sequence[str], mode: Mode = "strict") ->
 class Golds:
     """The gold answers of a task, normalised once for the many predictions that they are compared with.
 
+    Args:
+        golds: in the mode.
+        strictly: further golds, in the mode `strict`: see `for_reward`.
+
     Raises:
         ValueError: there is none.
     """
 
-    def __init__(self, golds: Sequence[str], mode: Mode = "strict") -> None:
+    def __init__(self, golds: Sequence[str], mode: Mode = "strict", strictly: Sequence[str] = ()) -> None:
         if isinstance(golds, str):
             raise TypeError(f"golds must be a list of answers, got the text {golds!r}")
-        if not golds:
+        if not golds and not strictly:
             raise ValueError("there is no gold answer to grade against")
         self._mode: Mode = mode
         self._golds = [_tokens(gold, mode) for gold in golds]
+        self._strictly = Golds(strictly) if strictly else None
+
+    @classmethod
+    def for_reward(cls, golds: Sequence[str], mode: Mode = "strict") -> Golds:
+        """The golds that can be matched. One of which the published normaliser leaves nothing, such as the
+        letter A of a choice, is graded strictly in every mode: no answer at all would match it otherwise.
+
+        Raises:
+            ValueError: none can be matched.
+        """
+        matchable = [gold for gold in golds if usable(gold, mode)]
+        vanished = [gold for gold in golds if not usable(gold, mode) and usable(gold)]
+        if not matchable and not vanished:
+            raise ValueError(f"gold has no answer that mode {mode!r} can match")
+        return cls(matchable, mode, vanished)
 
     def f1(self, prediction: str) -> float:
         """See `f1`."""
         predicted = _tokens(prediction, self._mode)
-        return max([_f1_of_tokens(predicted, gold, self._mode) for gold in self._golds])
+        strictly = [self._strictly.f1(prediction)] if self._strictly else []
+        return max([_f1_of_tokens(predicted, gold, self._mode) for gold in self._golds] + strictly)
 
     def exact_match(self, prediction: str) -> float:
         """See `exact_match`."""
         predicted = _tokens(prediction, self._mode)
-        return float(predicted in self._golds and (self._mode != "strict" or bool(predicted)))
+        if predicted in self._golds and (self._mode != "strict" or bool(predicted)):
+            return 1.0
+        return self._strictly.exact_match(prediction) if self._strictly else 0.0
 
 
 def usable(gold: str, mode: Mode = "strict") -> bool:
@@ -93,6 +117,8 @@ def _f1_of_tokens(predicted: tuple[str, ...], gold: tuple[str, ...], mode: Mode)
     if not predicted or not gold:
         return 0.0
     if mode != "official_squad" and (_is_closed(predicted) or _is_closed(gold)):
+        return 0.0
+    if mode == "strict" and len(gold) == 1 and gold[0] in _TRUTH:
         return 0.0
     common = _in_common(predicted, gold)
     if common == 0:

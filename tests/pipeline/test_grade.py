@@ -92,6 +92,39 @@ def test_qa_gives_the_numbers_of_the_mode(graded):
         assert f"f1 {scores[0]:.4f}" in summary
 
 
+@pytest.mark.parametrize(("prediction", "score"), [(True, 1.0), ("yes", 1.0), ("true", 1.0), (False, 0.0)])
+def test_truth_values_are_golds_and_predictions(graded, prediction, score):
+    (line,), _ = graded("qa", {"prediction": prediction, "golds": [True]})
+    assert (line["f1"], line["exact_match"]) == (score, score)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"tests": ["assert f(1) == 1"]},
+        {
+            "tests": [{"input": "1", "output": "1"}],
+            "checker": "custom",
+            "checker_code": "def check(input, output, expected): return True",
+        },
+    ],
+)
+def test_exact_is_refused_for_tests_that_compare_by_themselves(graded, tests):
+    line = {"code": "def f(x): return True", **tests}
+    (exact,), _ = graded("code", line, exact=True)
+    (usual,), _ = graded("code", line)
+    assert "--exact has no effect" in exact["error"]
+    assert "error" not in usual
+
+
+def test_exact_holds_for_calls_and_for_what_is_printed(graded):
+    call = {"code": "def f(x): return True", "fn_name": "f", "tests": {"inputs": [[1]], "outputs": [1]}}
+    shown = {"code": "print(True)", "tests": [{"input": "", "output": "1"}]}
+    verdicts = [line["verdict"] for line in graded("code", call, shown, exact=True)[0]]
+    assert verdicts == ["wrong_answer", "wrong_answer"]
+    assert graded("code", call)[0][0]["verdict"] == "passed"
+
+
 def test_a_prediction_of_null_is_wrong_and_a_vanishing_gold_is_an_error(graded):
     (nothing, vanished), _ = graded(
         "qa", {"prediction": None, "golds": ["x"]}, {"prediction": "x", "golds": ["\u200b"]}

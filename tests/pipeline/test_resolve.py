@@ -98,7 +98,7 @@ def test_credit_has_its_method_by_name(scripted: Raw) -> None:
         ({"models": {"team": {"critic": {"kin": "head"}}}}, "models.team.critic: unknown key kin"),
         (
             {"sharing": {"regime": "separate"}, "models": {"team": {"ppo": {"learning_rat": 1}}}},
-            "models.team.ppo: unknown key learning_rat; did you mean 'learning_rate'",
+            "models.team.ppo: unknown key learning_rat (did you mean 'learning_rate'?)",
         ),
         (
             {"sharing": {"regime": "separate"}, "roles": {"reader": {"ppo": {"epochs": 0}}}},

@@ -80,7 +80,7 @@ def test_a_comma_within_a_value_is_the_values_own(text: str, values: list[str]) 
     ("call", "said"),
     [
         (lambda: points(), "nothing to sweep over"),
-        (lambda: points("full,seperate"), r"'seperate' is not a sharing regime; did you mean 'separate'"),
+        (lambda: points("full,seperate"), r"'seperate' is not a sharing regime .did you mean 'separate'"),
         (lambda: points("full,,separate"), "empty entry"),
         (lambda: points("full,full"), "two points .* 'full'"),
         (lambda: points("groups"), r"no \[sharing\] groups"),

@@ -7,6 +7,7 @@ import pytest
 
 from rewards.exact_match import ExactMatch
 from rewards.format import Format
+from rewards.grading.qa import MODES
 from rewards.length import Length
 from rewards.scoring.reasons import kind_of
 from rewards.token_f1 import TokenF1
@@ -75,9 +76,49 @@ def test_a_task_without_usable_gold_is_no_zero(answers) -> None:
 
 
 def test_an_answer_that_is_no_text_is_no_zero() -> None:
-    for parsed in (["Paris"], {"answer": "Paris"}, True):
+    for parsed in (["Paris"], {"answer": "Paris"}, {"answer": True}):
         reason = score([llm(0, parsed=parsed)])["t/0", 0]["no_reward_reason"]
         assert "parser return the answer alone" in reason
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("gold", "said", "earns"),
+    [
+        (True, True, 1.0),
+        (True, "yes", 1.0),
+        (True, "True.", 1.0),
+        (True, False, 0.0),
+        (True, "no", 0.0),
+        (False, "no", 1.0),
+        (False, "False", 1.0),
+        (False, True, 0.0),
+    ],
+)
+def test_truth_values_are_golds_and_answers(mode, gold, said, earns) -> None:
+    """As BoolQ and StrategyQA have them: true is yes, too, however the reply is parsed."""
+    for reward in (TokenF1(mode=mode), ExactMatch(mode=mode)):
+        rows = score([llm(0, parsed=said)], tasks=[task(answers=[gold])], rewards=only(reward))
+        assert rows["t/0", 0]["reward"] == earns
+
+
+def test_a_word_beside_a_truth_value_earns_no_part_of_it() -> None:
+    rows = score([llm(0, parsed="true or false")], tasks=[task(answers=[True])], rewards=only(TokenF1()))
+    assert rows["t/0", 0]["reward"] == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("golds", [["A"], ["The"], ["A", "a rose"]])
+def test_a_gold_that_the_published_normaliser_drops_is_graded_strictly(mode, golds) -> None:
+    """The script can't tell the choice A from no answer; a team that says nothing must not earn it."""
+    for reward in (TokenF1(mode=mode), ExactMatch(mode=mode)):
+
+        def earned(said: str, reward=reward) -> float | None:
+            rows = score([llm(0, parsed=said)], tasks=[task(answers=golds)], rewards=only(reward))
+            return rows["t/0", 0]["reward"]
+
+        assert earned(golds[0]) == 1.0
+        assert [earned(wrong) for wrong in ("B", "", "!", "an")] == [0.0] * 4
 
 
 def test_truncated_turns_break_their_format_and_a_role_without_format_breaks_none() -> None:

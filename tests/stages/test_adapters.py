@@ -143,7 +143,7 @@ def test_other_adapters_are_refused_as_a_whole(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / WEIGHTS)
     with pytest.raises(RunFailed, match="has two matrices"):
         ours.read(SPECS["full"], str(tmp_path))
-    with pytest.raises(UsageError, match=r"no linear layer 'q_prj'; did you mean 'q_proj'"):
+    with pytest.raises(UsageError, match=r"no linear layer 'q_prj' \(did you mean 'q_proj'\?\)"):
         ours.fresh(AdapterSpec(targets=("q_prj",)), "x")
     with pytest.raises(UsageError, match=r"models.m.*no linear layer 'lm_head'"):
         adapter_parameters(AdapterSpec(targets=("lm_head",)), tiny, "models.m")

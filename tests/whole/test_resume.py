@@ -108,7 +108,7 @@ def test_what_a_mended_setting_made_is_made_again_by_redo_and_its_plays_stay(scr
             runner.run_iteration()
         with pytest.raises(UsageError, match=r"finished its stage 'reward' "):
             runner.redo("partition")  # an earlier stage was made with other settings, too
-        with pytest.raises(UsageError, match=r"no such stage; did you mean 'reward'"):
+        with pytest.raises(UsageError, match=r"no such stage \(did you mean 'reward'"):
             runner.redo("rewards")
         assert run.iteration(0).manifest_at("rewards") is not None
         said = runner.redo("reward")

@@ -83,8 +83,8 @@ def test_a_wrong_column_is_said_once_with_the_closest_name(tmp_path):
     with pytest.raises(DataError) as wrong:
         load(tmp_path, *rows, columns={"question": "qury", "answers": "target.txt"}, max_bad_share=1.0)
     message = str(wrong.value)
-    assert "question = 'qury'; did you mean 'query'?" in message
-    assert "answers = 'target.txt'; did you mean 'target.text'?" in message
+    assert "question = 'qury' (did you mean 'query'?)" in message
+    assert "answers = 'target.txt' (did you mean 'target.text'?)" in message
     assert message.count("qury") == 1
 
 

@@ -84,6 +84,14 @@ SETS = [
     _qa("csv-of-verl", prompt=json.dumps([{"role": "user", "content": "Q?"}]),
         reward_model='{"ground_truth": {"target": ["Ada"]}}', expected=["Ada"]),
     _qa("sharegpt", conversations=[{"from": "human", "value": "Q?"}], answer="Ada", expected=["Ada"]),
+    _qa("boolq", question="is it so", passage="It is.", answer=True, expected=["yes", "true"]),
+    _qa("strategyqa", qid="1", term="t", question="Is it?", answer=False, facts=["f"],
+        decomposition=["d"], expected=["no", "false"]),
+    _qa("boolq-as-verl", prompt=CHAT, data_source="boolq", reward_model={"ground_truth": True},
+        expected=["yes", "true"]),
+    _qa("yes-as-text", question="Is it?", answer="yes", expected=["yes"]),
+    _qa("a-number", question="How many?", answer=12, expected=["12"]),
+    _qa("numbers", question="How many?", answers=[12, 12.5, True], expected=["12", "12.5", "yes", "true"]),
     _qa("the-letter-a", question="Which?\nA) x\nB) y", answer="A", expected=["A"]),
 ]  # fmt: skip
 
@@ -126,6 +134,7 @@ def test_open_reasoner_zeros_pairs_of_turns_are_mathematics(tmp_path):
         ({"question": '[{"role": "assistant", "content": "x"}]', "answer": "Ada"}, NO_PROBLEM),
         ({"question": "[{'role': 'user', 'content': 'cut o", "answer": "Ada"}, NO_PROBLEM),
         ({"question": "Q?", "choices": ["x", "y"], "answer": 7}, BAD_GOLD),
+        ({"question": "Q?", "answer": [[1, 2]]}, NO_GOLD),
     ],
 )  # fmt: skip
 def test_rows_that_no_grader_can_decide_are_refused_by_reason(tmp_path, row, cause):

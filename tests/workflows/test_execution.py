@@ -360,7 +360,7 @@ def boom(state: State) -> Any:
     ([note("a"), note("b")], [Edge("a", "b", boom)], "the condition of edge 'a' → 'b' after step 'a'"),
     ([note("a"), note("b")], [Edge("a", "b", lambda s: 1)], "returned 1, expected True or False"),
     ([note("a"), note("b")], [Edge("a", "b", lambda s: s["b"].valid)], "'b' is not before step 'a'"),
-    ([note("a"), note("b")], [Edge("a", "b", lambda s: s["aa"].valid)], "no step 'aa'; did you mean 'a'"),
+    ([note("a"), note("b")], [Edge("a", "b", lambda s: s["aa"].valid)], "no step 'aa' (did you mean 'a'?)"),
     ([note("a", for_each=boom)], [], "for_each of step 'a': ValueError: bad code"),
     ([note("a", for_each=lambda s: "xyz")], [], "it returned a str, expected a list"),
     ([note("a", lambda s: s.item)], [], "item is known only inside"),

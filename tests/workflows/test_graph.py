@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a missing variable": (
         lambda: Workflow("w", [WRITER], [llm(qestion="task.question")]),
-        "does not give 'question', which the prompt of role 'writer' uses; did you mean 'qestion'",
+        "does not give 'question', which the prompt of role 'writer' uses .did you mean 'qestion'",
     ),
     "a variable too many": (
         lambda: Workflow("w", [WRITER], [llm(question="task.question", hint="task.hint")]),

@@ -87,7 +87,7 @@ def test_the_working_directory_shadows_no_installed_package(acme: Path) -> None:
 
 
 @pytest.mark.parametrize(("use", "options", "message"), [
-    ("sinlge", {}, "no built-in workflow 'sinlge'; did you mean 'single'?; built in: single, qa_decompose"),
+    ("sinlge", {}, "no built-in workflow 'sinlge' (did you mean 'single'?); built in: single, qa_decompose"),
     ("acme_team:", {}, "'acme_team:' is not an import path; write it as package.module:name"),
     ("acme team.parts:build", {}, "not an import path"),
     ("acme_taem.parts:build", {}, "there is no module 'acme_taem'; searched"),
@@ -98,7 +98,7 @@ def test_the_working_directory_shadows_no_installed_package(acme: Path) -> None:
     ("acme_team.parts:biuld", {}, "did you mean 'build'"),
     ("acme_team.parts:number", {}, "is a int, not a class or function"),
     ("acme_team.parts:not_a_workflow", {}, "builds a int; it must return a workflows.graph.Workflow"),
-    ("acme_team.parts:build", {"hnit": "x"}, "has no option 'hnit'; did you mean 'hint'?; it has: hint"),
+    ("acme_team.parts:build", {"hnit": "x"}, "has no option 'hnit' (did you mean 'hint'?); it has: hint"),
     ("acme_team.parts:Thing", {}, "needs option 'size'; its options are: size, colour"),
     ("acme_team.parts:refuses", {}, "workflow 'acme_team.parts:refuses': too small"),
     ("acme_team.parts:breaks", {"divisor": 0}, "can't be built with options {'divisor': 0}: ZeroDivision"),

@@ -102,7 +102,7 @@ def test_a_question_of_nothing_is_refused_not_asked(tmp_path):
     assert refused(tmp_path, row) == (NO_PROBLEM, "no question")
 
 
-@pytest.mark.parametrize("answer", [{"other": "x"}, [[]], [{"text": "x"}], True, " "])
+@pytest.mark.parametrize("answer", [{"other": "x"}, [[]], [{"text": "x"}], " "])
 def test_an_object_without_an_answer_is_no_answer(tmp_path, answer):
     cause, _ = refused(tmp_path, {"question": "Q?", "reward_model": {"ground_truth": answer}, "query": "Q?"})
     assert cause == NO_GOLD
@@ -127,3 +127,8 @@ def test_an_answer_that_we_accept_can_be_matched_in_every_mode_of_grading(answer
 def test_answers_left_out_are_counted(tmp_path):
     loaded = load(tmp_path, {"question": "Q?", "answer": ["the", "x"]}, {"question": "R?", "answer": "x"})
     assert list(loaded.notes.values()) == [1]
+
+
+@pytest.mark.parametrize("missing", [float("nan"), [float("nan")], None, []])
+def test_a_gap_of_a_table_is_not_an_answer(missing):
+    assert coerced_answers(missing) == []

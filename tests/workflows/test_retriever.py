@@ -219,7 +219,7 @@ GOOD = '{"id": "a", "title": "", "text": "x"}\n'
         ("", "no passages"),
         (GOOD + "{nope\n", "row 2: not JSON"),
         (GOOD + "\n[1]\n", r"row 3: got \[1\]"),
-        ('{"id": "a", "titel": "", "text": "x"}\n', "no title; did you mean 'titel'.*id, titel, text"),
+        ('{"id": "a", "titel": "", "text": "x"}\n', "no title .did you mean 'titel'.*id, titel, text"),
         ('{"id": 1, "title": "", "text": "x"}\n', "row 1: id is 1"),
         ('{"id": " ", "title": "", "text": "x"}\n', "id is ' '"),
         ('{"id": "a", "title": null, "text": "x"}\n', "title is None"),

@@ -83,7 +83,7 @@ async def grouped(team: Team, task: Task) -> None:
 
 @pytest.mark.parametrize(("run", "cause"), [
     (boom, "the function of workflow 's': ValueError: bad code (test_script_failures.py:"),
-    (unknown, "there is no step 'sya'; did you mean 'say'"),
+    (unknown, "there is no step 'sya' (did you mean 'say'?)"),
     (of_a_tool, "step 'look' is not a role's: 'look' acts in it"),
     (other_variables, "step 'say' is called with txt; the prompt of role 'sayer' uses text"),
     (blank, "input 'text' of step 'say' is the output of step 'look', which has no value"),

@@ -139,7 +139,7 @@ def test_the_table_has_the_declared_schema_and_no_metadata():
         ({"question": "q", "answer": []}, "no gold"),
         ({"question": "q", "answer": ["!"]}, "'!'"),
         ({"question": "q", "answer": "The"}, "'The'"),
-        ({"question": "q", "answer": ["x", 3]}, "answer is 3"),
+        ({"question": "q", "answer": ["x", ["y"]]}, "answer is ['y']"),
         ({"question": "q", "answer": {"text": "x"}}, "answer is {"),
         ({"question": "q", "answer": "x", "id": ["a"]}, "id is"),
         ({"question": "q", "answer": "x", "id": ""}, "id is blank"),
@@ -288,7 +288,7 @@ def test_rows_of_no_known_format_are_refused_with_their_fields(tmp_path):
 def test_a_column_that_no_row_has_is_named_with_those_that_there_are(tmp_path):
     path = _jsonl(tmp_path / "t.jsonl", {"query": "Who?", "target": "Ada"})
     with pytest.raises(
-        DataError, match=r"question = 'qery'; did you mean 'query'\?; its rows have query, target"
+        DataError, match=r"question = 'qery' \(did you mean 'query'\?\); its rows have query, target"
     ):
         load_tasks(path, columns={"question": "qery", "answers": "target"})
 

@@ -157,6 +157,11 @@ def decoded(value: Any) -> Any:
         return value
 
 
+def truth_texts(value: bool) -> list[str]:
+    """How people write a truth value as an answer, as the golds of BoolQ and StrategyQA are."""
+    return ["yes", "true"] if value else ["no", "false"]
+
+
 def text_list(value: Any) -> Any:
     """The texts of a list that is written as one text, `'["a", "b"]'`; any other value as it is.
 

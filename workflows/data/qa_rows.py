@@ -5,6 +5,7 @@ All give `inputs {question}` and `gold {answers}`.
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from workflows.data.fields import (
     label,
     number_text,
     text_list,
+    truth_texts,
 )
 from workflows.data.invisible import without_control, without_ignored
 
@@ -151,9 +153,9 @@ def coerced_answers(value: Any) -> list[str]:
         inner = decoded(value)
         return coerced_answers(inner) if isinstance(inner, Mapping) else _texts(text_list(value))
     if isinstance(value, bool):
-        return []
+        return truth_texts(value)
     if isinstance(value, int | float):
-        return [number_text(value)]
+        return [number_text(value)] if math.isfinite(value) else []  # a table's NaN is a missing value
     if isinstance(value, dict | Mapping):
         if (golds := _object_golds(value)) is not None:
             return golds
@@ -175,14 +177,17 @@ def qa_answers(value: Any) -> tuple[list[str], tuple[str, ...]]:
     if value is None or value == []:
         raise Unusable(NO_GOLD, "no gold answer")
     value = text_list(value)
-    answers = [value] if isinstance(value, str) else value
+    answers = value if isinstance(value, list) else [value]
     if isinstance(value, str) and isinstance(decoded(value), Mapping):
         raise Unusable(BAD_GOLD, f"the gold answer is the text of an object: {value!r:.60}")
-    if not isinstance(answers, list):
-        raise Unusable(NO_GOLD, f"the answer is {value!r:.60}, expected a text or a list of texts")
+    answers = [text for a in answers for text in (coerced_answers(a) if isinstance(a, int | float) else [a])]
+    if not answers:
+        raise Unusable(NO_GOLD, "no gold answer")
     for answer in answers:
         if not isinstance(answer, str):
-            raise Unusable(NO_GOLD, f"an answer is {answer!r:.60}, expected a text")
+            raise Unusable(
+                NO_GOLD, f"the answer is {answer!r:.60}, expected a text, a number or true or false"
+            )
     gradable = [answer for answer in answers if not vanishes(answer)]
     if not gradable:
         raise Unusable(
