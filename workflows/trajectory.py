@@ -296,6 +296,16 @@ EVALUATION: Final = pa.schema(
     ]
 )
 
+VOTES: Final = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("sample", pa.int32()),
+        ("episode_id", pa.string()),
+        ("ballot", pa.string()),  # equal for plays with equal answers; null where there is none
+        ("num_response_tokens", pa.int64()),  # of the whole play
+    ]
+)
+
 _SCHEMAS: Final = {
     "tasks": TASKS,
     "turns": TURNS,
@@ -309,11 +319,12 @@ _SCHEMAS: Final = {
     "updates": UPDATES,
     "models": MODELS,
     "evaluation": EVALUATION,
+    "votes": VOTES,
 }
 
 
 # Part k of each of these holds the same groups of episodes.
-ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation"})
+ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes"})
 # Each block writes the whole of these: the newest one stands for the iteration.
 STATE_TABLES: Final = frozenset({"baselines"})
 

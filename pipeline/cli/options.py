@@ -48,3 +48,23 @@ Replay = Annotated[
         "--replay", help="The label of a replay of the run, or ABLATION/VARIANT, instead of the run."
     ),
 ]
+Votes = Annotated[
+    int | None,
+    typer.Option(
+        "--votes", min=2, help="Also play every task so often at a temperature, and let the answers vote."
+    ),
+]
+VoteTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--vote-tokens",
+        min=1,
+        help="Budget of a vote: sampled tokens a task. Needs --votes or evaluate.vote.",
+    ),
+]
+
+
+def with_votes(overrides: list[str] | None, votes: int | None, tokens: int | None) -> list[str]:
+    """The overrides of settings with those that `--votes` and `--vote-tokens` stand for."""
+    added = [f"evaluate.vote.answers={votes}"] if votes is not None else []
+    return [*(overrides or []), *added, *([f"evaluate.vote.tokens={tokens}"] if tokens is not None else [])]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.cli.options import Config, DryRun, Set
+from pipeline.cli.options import Config, DryRun, Set, Votes, VoteTokens, with_votes
 
 
 def sweep(
@@ -37,6 +37,8 @@ def sweep(
     name: Annotated[str | None, typer.Option("--name", help="The sweep's name under the root.")] = None,
     config: Config = "pipeline.toml",
     set_: Set = None,
+    votes: Votes = None,
+    vote_tokens: VoteTokens = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train the same team under several sharing regimes or settings, each with the same tasks, seeds and
@@ -53,4 +55,4 @@ def sweep(
         name=name,
         dry_run=dry_run,
     )
-    sweep_command(config, set_ or [], options)
+    sweep_command(config, with_votes(set_, votes, vote_tokens), options)

@@ -116,6 +116,7 @@ def evaluation_values(plan: Plan) -> dict[str, Any]:
         "tasks": None,
         "metrics": [],
         "best": None,
+        "also": [],
         "problem": None,
     }
     try:
@@ -126,4 +127,14 @@ def evaluation_values(plan: Plan) -> dict[str, Any]:
         "tasks": evaluation.num_tasks,
         "metrics": list(evaluation.metrics.names),
         "best": evaluation.best,
+        "also": [
+            {
+                "label": other.label,
+                "tasks": other.num_tasks,
+                "plays": section.vote.answers if other.is_vote and section.vote else section.samples,
+                "tokens": other.vote_tokens,
+                "always": other.always,
+            }
+            for other in evaluation.also
+        ],
     }

@@ -162,12 +162,15 @@ class Runner:
                 on_evaluated(self.evaluate(evaluation))
             ended = on_done(self.run_iteration())
         if evaluation:
-            on_evaluated(self.evaluate(evaluation))
+            on_evaluated(self.evaluate(evaluation, is_last=True))
         self.recorder.catch_up()
         self.tracker.log_files("plots", self.curves())
 
-    def evaluate(self, plan: EvaluationPlan) -> Evaluated:
+    def evaluate(self, plan: EvaluationPlan, *, is_last: bool = False) -> Evaluated:
         """Evaluate the team as it is after the finished iterations, or load what was found before.
+
+        Evaluations that choose nothing (`plan.also`) come with it where they are due: always, or at the
+        first, at the best so far, and where `is_last`.
 
         Raises:
             UsageError: an iteration is unfinished: some models may have moved and others not.
@@ -179,35 +182,46 @@ class Runner:
                 f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
                 f"evaluated (`{hint('run iteration')}`)"
             )
-        place = self.run.evaluation(plan.split, index)
-        self.fleet.player_specs["evaluate"] = plan.player_spec
+        found = self._evaluated(plan, index)
+        found = replace(found, best_so_far=self._keep_best(plan, found))
+        if self.recorder.evaluation(found, self.curves):
+            self._log_missed_evaluations(plan)
+        is_best = self.run.info["best"][plan.split]["iterations"] == index
+        also = [self._evaluated(other, index) for other in plan.also if other.always or is_best or is_last]
+        for other in also:
+            self.recorder.evaluation(other, self.curves)
+        return replace(found, also=tuple(also))
+
+    def _evaluated(self, plan: EvaluationPlan, index: int) -> Evaluated:
+        """One evaluation, played or loaded."""
+        place = self.run.evaluation(plan.label, index)
+        purpose = "vote" if plan.is_vote else "evaluate"  # they sample at other temperatures
+        self.fleet.player_specs[purpose] = plan.player_spec
         done = run_stages(
             plan.stages,
             place,
             plan.fingerprints,
-            what=f"the evaluation on {plan.split!r} after iteration {index - 1} of run {self.run.name!r}",
+            what=f"the evaluation on {plan.label!r} after iteration {index - 1} of run {self.run.name!r}",
             progress=self.progress,
-            fleet=self.fleet.lend("evaluate"),
+            fleet=self.fleet.lend(purpose),
             remedy=f"set them back, or remove {place.folder.url} to evaluate anew",
         )
         found = evaluated(plan, done)
         place.folder.write_text("result.json", dump(found.as_dict()))
-        found = replace(found, best_so_far=self._keep_best(plan, found))
-        if self.recorder.evaluation(found, self.curves):
-            self._log_missed_evaluations(plan)
         return found
 
     def _log_missed_evaluations(self, plan: EvaluationPlan) -> None:
         """Log finished evaluations that the tracker has missed; those made with other settings can't be."""
-        for index in self.recorder.missed_evaluations(plan.split):
-            place = self.run.evaluation(plan.split, index)
-            if not all(place.manifest(stage) for stage in plan.stages):
-                continue
-            try:
-                done = run_stages(plan.stages, place, plan.fingerprints, what="", progress=self.progress)
-            except UsageError:
-                continue
-            self.recorder.evaluation(evaluated(plan, done), self.curves)
+        for one in (plan, *plan.also):
+            for index in self.recorder.missed_evaluations(one.label):
+                place = self.run.evaluation(one.label, index)
+                if not all(place.manifest(stage) for stage in one.stages):
+                    continue
+                try:
+                    done = run_stages(one.stages, place, one.fingerprints, what="", progress=self.progress)
+                except UsageError:
+                    continue
+                self.recorder.evaluation(evaluated(one, done), self.curves)
 
     @property
     def _scripted(self) -> set[str]:

@@ -223,8 +223,32 @@ class RewardSection(Section):
         return self.name or self.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
 
 
+class TestSection(Section):
+    """Tasks that choose nothing: the best evaluation chooses a checkpoint, and these say how good it is."""
+
+    split: Name = "test"
+    """The split; it must be another than evaluate.split."""
+    tasks: Positive | None = None
+    """Number of tasks; without it, the whole split."""
+    when: Literal["best", "always"] = "best"
+    """best (at the first evaluation, at one that is the best so far, and at the end) or always (at each)."""
+
+
+class VoteSection(Section):
+    """Independent plays of each task whose answers vote: what a team has to beat at equally many tokens."""
+
+    answers: Annotated[int, Field(ge=2)] = 8
+    """Number of plays of each task."""
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Sampling temperature of these plays."""
+    tokens: Positive | None = None
+    """Budget of sampled tokens a task; fewer plays vote where it pays for fewer. Without it, all vote."""
+
+
 class EvaluateSection(Section):
     """How a team is evaluated: its own tasks, sampling and tables, apart from training."""
+
+    later = frozenset({"test", "vote"})
 
     path: DataPath | None = None
     """Data to evaluate on; without it, that of [data]."""
@@ -246,6 +270,11 @@ class EvaluateSection(Section):
     """A sample with this value or more counts as solved, for pass@k."""
     max_failed_share: Share = 0.5
     """Share of episodes that may fail for causes that are not the policy's before the evaluation fails."""
+    test: TestSection | None = None
+    """A second split that chooses no checkpoint; without it there is none."""
+    vote: VoteSection | None = None
+    """A majority vote of independent plays, on the tasks of test or else of split; without it there is
+    none."""
 
 
 class ScheduleSection(Section):

@@ -37,6 +37,7 @@ class Evaluated:
     folder: str
     best: str  # the metric that says which is better
     best_so_far: str = ""  # a sentence: which evaluation of this split is the best now
+    also: tuple[Evaluated, ...] = ()  # of the same weights, on tasks that choose nothing
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: what `result.json` holds and `--json` prints."""
@@ -60,7 +61,7 @@ class Evaluated:
         prefix = f"evaluate/{slug(self.split)}"
         found: dict[str, float] = {}
         for score in self.scores:
-            name = f"{prefix}/{slug(score.name)}"
+            name = f"{prefix}/{'/'.join(slug(part) for part in score.name.split('/'))}"
             found[name] = score.estimate.mean
             found |= {f"{name}/pass_at_{k}": value for k, value in score.pass_at.items()}
         for name, value in self.done.metrics.items():

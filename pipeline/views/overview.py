@@ -26,6 +26,7 @@ def overview_lines(overview: Values) -> list[str]:
     lines.append(f"learning  credit {credit}, advantage {learning['advantage']}{schedule}")
     lines += [f"            {model}: {_algorithm(values)}" for model, values in learning["models"].items()]
     lines.append(f"evaluate  {_evaluation(overview['evaluation'])}")
+    lines += [f"          {_also(other)}" for other in overview["evaluation"]["also"]]
     for stage in overview["stages"]:
         reads = ", ".join(stage["reads"]) or "settings"
         lines.append(f"stage     {stage['stage']}: {reads} → {', '.join(stage['writes'])}")
@@ -154,6 +155,14 @@ def _algorithm(algorithm: Values) -> str:
     if algorithm["schedule"] != "constant" or algorithm["warmup_updates"]:
         words.append(f"{algorithm['schedule']} schedule, {algorithm['warmup_updates']} warm-up updates")
     return ", ".join(words)
+
+
+def _also(other: Values) -> str:
+    """One line of an evaluation that chooses no checkpoint."""
+    when = "each time" if other["always"] else "at the first, the best and the last weights"
+    plays = f" × {other['plays']}" if other["plays"] > 1 else ""
+    budget = f", at most {other['tokens']} sampled tokens a task" if other["tokens"] else ""
+    return f"{other['label']}: {other['tasks']} tasks{plays}{budget}, {when}; chooses nothing"
 
 
 def _evaluation(evaluation: Values) -> str:

@@ -85,9 +85,11 @@ def print_evaluation(evaluated: Evaluated, *, as_json: bool = False) -> None:
     notes = [Text(f"  {visible(evaluated.best_so_far)}", "dim")] if evaluated.best_so_far else []
     notes += [Text(f"  note: {visible(note)}", "yellow") for note in evaluated.done.notes]
     where = places({"  tables": evaluated.folder})
+    also = [other.as_dict() for other in evaluated.also]
+    tables = [evaluation_table(o["split"], o["index"], o["scores"], o["episodes"]) for o in also]
     print_pages(
-        [table, *notes, where],
-        data | {"folder": evaluated.folder, "best_so_far": evaluated.best_so_far},
+        [table, *notes, *tables, where],
+        data | {"folder": evaluated.folder, "best_so_far": evaluated.best_so_far, "also": also},
         as_json,
     )
 

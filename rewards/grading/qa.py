@@ -106,6 +106,11 @@ class Golds:
         return self._strictly.exact_match(prediction) if self._strictly else 0.0
 
 
+def normalised(answer: str, mode: Mode = "strict") -> tuple[str, ...]:
+    """The words of an answer as grading compares them: answers with equal words are equal answers."""
+    return _tokens(answer, mode)
+
+
 def usable(gold: str, mode: Mode = "strict") -> bool:
     """Whether a gold answer can be matched at all: something is left of it after normalising."""
     return bool(_tokens(gold, mode))

@@ -42,7 +42,7 @@ ACTIVE: dict[str, set[str]] = {
     "sharing": {"regime"},
     "evaluate": {
         *("path", "split", "tasks", "samples", "temperature", "every", "rewards", "best", "solved_at"),
-        "max_failed_share",
+        *("max_failed_share", "test", "vote"),
     },
     "rollout": {
         *("group_size", "temperature", "max_in_flight", "tasks_per_shard", "players", "max_turns"),

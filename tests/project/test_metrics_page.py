@@ -33,7 +33,7 @@ def patterns() -> dict[str, re.Pattern[str]]:
     assert len(names) == len(set(names))
     found = {}
     for name in names:
-        pattern = name.replace("<stage>", r"[\w.\-]+(/[\w.\-]+)?")
+        pattern = name.replace("<stage>", r"[\w.\-]+(/[\w.\-]+)?").replace(">.vote", r">\.vote")
         found[name] = re.compile(re.sub(r"<\w+>", r"[\\w.\\-]+", pattern))
     return found
 
@@ -102,9 +102,10 @@ def replayed(folder: Path) -> dict[str, float]:
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
     score = Score("token_f1", Estimate(0.5, 0.4, 0.6, 8), {1: 0.5})
-    return Evaluated(
-        "dev", 3, (score,), Finished(IterationStore(Folder("nowhere"), 3), metrics=metrics), "", "f1"
-    ).metrics()
+    vote = Score("token_f1/vote", Estimate(0.5, 0.4, 0.6, 8))
+    done = Finished(IterationStore(Folder("nowhere"), 3), metrics=metrics)
+    found = Evaluated("dev", 3, (score,), done, "", "f1").metrics()
+    return found | Evaluated("test.vote", 3, (score, vote), done, "", "f1").metrics()
 
 
 def test_every_metric_has_its_line_and_every_line_its_metric(tmp_path: Path) -> None:
