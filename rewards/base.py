@@ -91,7 +91,8 @@ class Credit(Protocol):
     """Adds `return`, `advantage` (nullable) to the usable turns of whole groups.
 
     The frame has the identity columns of `turns`, `role`, `step`, `round`, `branch`, `context_hash`,
-    `model_id`, `reward`, sorted by key. Rows keep their keys; order does not matter.
+    `model_id`, `num_response_tokens`, `status`, `reward`, sorted by key. Rows keep their keys; order does not
+    matter.
     """
 
     def __call__(self, turns: pl.DataFrame) -> pl.DataFrame: ...

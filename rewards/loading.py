@@ -33,6 +33,7 @@ BUILTIN_CREDIT: Final = {
     "dr_grpo": "rewards.credit.group_relative:GroupRelative",
     "grpo": "rewards.credit.grpo:Grpo",
     "rloo": "rewards.credit.rloo:Rloo",
+    "opo": "rewards.credit.opo:Opo",
     "reinforce_pp": "rewards.credit.reinforce_pp:ReinforcePP",
     "rank_normal": "rewards.credit.rank_normal:RankNormal",
     "running_baseline": "rewards.credit.running_baseline:RunningBaseline",

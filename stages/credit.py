@@ -40,6 +40,7 @@ class CreditStage:
 
     method: Credit
     leave_out: LeaveOutSilent | None = None
+    mask_truncated: bool = False  # leave replies that were cut off out of updates, after the credit
 
     name: str = "credit"
     folder: str = "credit"
@@ -83,6 +84,7 @@ class CreditStage:
             sink=outputs["credit"],
             method=method,
             leave_out=self.leave_out,
+            mask_truncated=self.mask_truncated,
         )
         context.progress.finish()
         result = _result(receipts)
@@ -125,9 +127,11 @@ def credit_part(
     sink: TableSink,
     method: Credit,
     leave_out: LeaveOutSilent | None = None,
+    mask_truncated: bool = False,
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its part and counts."""
-    credited = credit_turns(*_read(index, tables, parts=leave_out is not None), method, leave_out)
+    read = _read(index, tables, parts=leave_out is not None)
+    credited = credit_turns(*read, method, leave_out, mask_truncated=mask_truncated)
     return {
         "part": sink.write_part(index, credited.table),
         "turns": credited.table.num_rows,

@@ -9,6 +9,7 @@ from pipeline.plan.resolve import ModelPlan
 from pipeline.settings.training import AdvantageSection, CreditSection
 from rewards.base import Credit, CreditHooks
 from rewards.credit.silent import LeaveOutSilent
+from rewards.scoring.score import Truncated
 from stages.engines.kinds import engine_class
 from stages.token_advantages.gae import Gae
 from stages.token_advantages.importance import Importance
@@ -58,6 +59,11 @@ def token_specs(
         UsageError: settings that contradict each other.
     """
     return {model.model_id: _tokens(model, advantage, credit, method) for model in models}
+
+
+def truncated_rule(credit: CreditSection) -> Truncated:
+    """What rewards make of replies that were cut off; those that are masked later are rewarded as ever."""
+    return "exclude" if credit.truncated == "exclude" else "as_malformed"
 
 
 def leave_out_silent(credit: CreditSection, rewards: Collection[str]) -> LeaveOutSilent | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.plan.algorithm import Algorithm, algorithms, leave_out_silent
+from pipeline.plan.algorithm import Algorithm, algorithms, leave_out_silent, truncated_rule
 from pipeline.plan.blocks import Schedule, load_schedule
 from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
@@ -187,8 +187,12 @@ def credited_stages(resolved: Resolved, method: Credit) -> list[Stage]:
     sections = measured_sections(resolved.rewards, resolved.workflow)
     rewards = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     return [
-        RewardStage(rewards, resolved.credit.truncated),
-        CreditStage(method, leave_out_silent(resolved.credit, rewards.names)),
+        RewardStage(rewards, truncated_rule(resolved.credit)),
+        CreditStage(
+            method,
+            leave_out_silent(resolved.credit, rewards.names),
+            mask_truncated=resolved.credit.truncated == "mask",
+        ),
     ]
 
 

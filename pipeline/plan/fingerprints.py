@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.plan.algorithm import Algorithm
+from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.settings.schema import ModelSection, RewardSection
 from stages.base import Stage
@@ -83,7 +83,7 @@ def pure_fingerprints(
         "reward": {
             **rewards_fingerprint(resolved.rewards),
             "format_weights": resolved.format_weights,
-            "truncated": resolved.credit.truncated,
+            "truncated": truncated_rule(resolved.credit),
         },
         "credit": {
             "credit": resolved.credit.fingerprint(),

@@ -6,7 +6,7 @@ from typing import Final
 
 _CREDIT: Final = (
     *("group_relative", "dr_grpo", "grpo", "rloo", "reinforce_pp", "rank_normal", "running_baseline"),
-    "rejection",
+    *("opo", "rejection"),
 )
 _LOSSES: Final = ("ppo", "gspo", "cispo", "policy_gradient", "supervised")
 

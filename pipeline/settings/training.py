@@ -152,8 +152,9 @@ class CreditSection(Section):
     """A credit method that ships, or package.module:name; without it, group_relative, and none with GAE."""
     options: dict[str, Any] = {}
     """Options of the credit method."""
-    truncated: Literal["as_malformed", "exclude"] = "as_malformed"
-    """Whether a reply at its token limit counts as malformed, or has no reward and is not trained on."""
+    truncated: Literal["as_malformed", "mask", "exclude"] = "as_malformed"
+    """A reply that its token limit cut off counts as malformed; with mask it does so in rewards and baselines
+    and is masked out of the loss (DAPO's overlong filtering); with exclude it has no reward at all."""
     silent: Literal["keep", "exclude"] = "keep"
     """Whether groups whose returns are all equal are kept or left out."""
     silent_by: str | None = None

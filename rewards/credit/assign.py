@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,9 +17,13 @@ from rewards.scoring.key_order import by_key, same_keys
 from workflows.errors import SchemaError
 from workflows.hooks import hooks_of
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TURN_KEYS, TURNS
+from workflows.vocabulary import Status
 
 _IDENTITY: Final = ("iteration", "split", "task_id", "group_id", "sample", "episode_id")
-_TURN_COLUMNS: Final = (*TURN_KEYS, "step", "round", "branch", "role", "model_id", "context_hash")
+_TURN_COLUMNS: Final = (
+    *(*TURN_KEYS, "step", "round", "branch", "role", "model_id", "context_hash", "num_response_tokens"),
+    "status",
+)
 _REWARD_COLUMNS: Final = (*TURN_KEYS, "reward", "reward_parts", "no_reward_reason")
 EPISODES_SEEN: Final = pa.schema([EPISODES.field(c) for c in _IDENTITY])
 TURNS_SEEN: Final = pa.schema([TURNS.field(c) for c in _TURN_COLUMNS])
@@ -44,6 +48,8 @@ def credit_turns(
     rewards: pa.Table,
     method: Credit,
     leave_out: LeaveOutSilent | None = None,
+    *,
+    mask_truncated: bool = False,
 ) -> Credited:
     """Return and advantage of every turn that has a reward; one row of `CREDIT` per turn, sorted by key.
 
@@ -51,6 +57,10 @@ def credit_turns(
     its group goes on with the others. Turns of silent groups are excluded where `leave_out` is given,
     after the credit, so that they count in a baseline over all groups. Of `rewards`, the parts are looked
     at by `leave_out` only.
+
+    With `mask_truncated`, replies that the token limit cut off are rewarded, count in baselines, and are then
+    excluded: what they would have become is not known, so they teach nothing. Source: overlong filtering,
+    DAPO, arXiv:2503.14476, section 3.4.
 
     Raises:
         SchemaError: the tables do not hold the same turns, or `method` returned other turns than it
@@ -60,14 +70,17 @@ def credit_turns(
     usable, keys = usable_turns(frame), hooks_of(method, CreditHooks).group_keys
     credited = _checked(method(usable), usable, method) if usable.height else _no_credit()
     usable = usable.with_columns(credited["return"], credited["advantage"])
-    silent = np.zeros(usable.height, np.bool_)
+    left_out: dict[str, Flags] = {
+        Status.TRUNCATED: (usable["status"] == Status.TRUNCATED).fill_null(False).to_numpy()
+    }
+    if not mask_truncated:
+        left_out.clear()
     if leave_out is not None:
-        left_out = leave_out.silent(usable.drop("advantage"), rewards, keys).with_columns(_silent=True)
-        marked = usable.join(left_out, on=TURN_KEYS, how="left", maintain_order="left")
-        silent = marked["_silent"].fill_null(False).to_numpy()
-    if silent.any():
-        usable = usable.filter(pl.Series(~silent))
-    return Credited(_table(frame, credited, silent), _groups(usable, keys))
+        silent = leave_out.silent(usable.drop("advantage"), rewards, keys).with_columns(_silent=True)
+        marked = usable.join(silent, on=TURN_KEYS, how="left", maintain_order="left")
+        left_out[SILENT] = marked["_silent"].fill_null(False).to_numpy()
+    kept = ~np.any([np.zeros(usable.height, np.bool_), *left_out.values()], axis=0)
+    return Credited(_table(frame, credited, left_out), _groups(usable.filter(pl.Series(kept)), keys))
 
 
 def usable_turns(frame: pl.DataFrame) -> pl.DataFrame:
@@ -101,14 +114,16 @@ def join_turns(turns: pa.Table, episodes: pa.Table, rewards: pa.Table) -> pl.Dat
     return joined.with_columns(right["reward"], right["no_reward_reason"])
 
 
-def _table(frame: pl.DataFrame, credited: pl.DataFrame, silent: Flags) -> pa.Table:
-    """`CREDIT` for all turns of the frame; `credited` has those with a reward, in the same order."""
+def _table(frame: pl.DataFrame, credited: pl.DataFrame, left_out: Mapping[str, Flags]) -> pa.Table:
+    """`CREDIT` for all turns of the frame; `credited` has those with a reward, in the same order, and
+    `left_out`, by reason, says which of them are not trained on."""
     usable = frame["reward"].is_not_null().to_numpy()
-    is_silent = np.zeros(frame.height, np.bool_)
-    is_silent[usable] = silent
     excluded = frame["no_reward_reason"]
-    if is_silent.any():
-        excluded = excluded.zip_with(~pl.Series(is_silent), pl.Series([SILENT]))
+    for reason, flags in left_out.items():
+        where = np.zeros(frame.height, np.bool_)
+        where[usable] = flags
+        if where.any():
+            excluded = excluded.zip_with(~pl.Series(where), pl.Series([str(reason)]))
     nothing = CREDIT.field("channels").type.value_type
     columns = {
         **{key: frame[key].to_arrow() for key in TURN_KEYS},

@@ -143,6 +143,16 @@ def test_frozen_roles_and_silent_groups_reach_their_stages(scripted: Settings) -
     assert credit.leave_out == LeaveOutSilent("token_f1")
 
 
+def test_masking_cut_replies_changes_credit_and_no_reward(scripted: Settings) -> None:
+    usual, masked, without = (
+        plan(scripted, credit={"truncated": word}) for word in ("as_malformed", "mask", "exclude")
+    )
+    stage = [next(s for s in p.stages if isinstance(s, CreditStage)) for p in (usual, masked, without)]
+    assert [s.mask_truncated for s in stage] == [False, True, False]
+    assert masked.fingerprints["reward"] == usual.fingerprints["reward"] != without.fingerprints["reward"]
+    assert masked.fingerprints["credit"] != usual.fingerprints["credit"]
+
+
 def test_the_first_iteration_has_no_baselines_before_it(scripted: Settings, tmp_path: Path) -> None:
     raw = scripted()
     raw["credit"] = {"use": "running_baseline"}

@@ -39,6 +39,7 @@ def frame(*turns):
                 "role": role,
                 "step": role,
                 "context_hash": f"{task}{role}",
+                "num_response_tokens": 5 + 3 * sample + seen[episode],
                 "reward": reward,
             }
         )
@@ -101,7 +102,7 @@ def test_tasks_are_groups_of_their_own() -> None:
         assert advantages(load_credit(use, {}), *turns) == expected
 
 
-COMPARING = ["group_relative", "dr_grpo", "grpo", "rloo", "rank_normal"]
+COMPARING = ["group_relative", "dr_grpo", "grpo", "rloo", "opo", "rank_normal"]
 REWARD = st.one_of(st.floats(-3, 3, width=32), st.sampled_from([0.0, 0.1, 1 / 3]))
 TURNS_OF = st.lists(
     st.tuples(st.sampled_from("tu"), st.integers(0, 3), st.sampled_from("ab"), REWARD),

@@ -15,7 +15,7 @@ TO_GO = [
 ]
 SUMS = [("t", 0, "a", 0.1 + 0.2), ("t", 1, "a", 0.3), ("t", 2, "a", 0.6 - 0.3)]
 NOUGHTS = [("t", 0, "a", 0.1 + 0.2 - 0.3), ("t", 1, "a", 0.0), ("t", 2, "a", 0.3 - 0.1 - 0.2)]
-METHODS = ["group_relative", "grpo", "rloo", "rank_normal", "reinforce_pp", "running_baseline"]
+METHODS = ["group_relative", "grpo", "rloo", "opo", "rank_normal", "reinforce_pp", "running_baseline"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -26,7 +26,7 @@ def test_sums_in_another_order_are_silent(method, rows) -> None:
     assert load_credit(method, {})(turns)["advantage"].to_list() == [0.0] * len(rows)
 
 
-@pytest.mark.parametrize("method", ["group_relative", "grpo", "rloo", "rank_normal"])
+@pytest.mark.parametrize("method", ["group_relative", "grpo", "rloo", "opo", "rank_normal"])
 def test_the_first_turns_of_plays_with_the_same_rewards_are_silent(method) -> None:
     turns = frame(*TO_GO)
     options = {"returns": "to_go", "by": "task_role_step"}
