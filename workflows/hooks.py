@@ -30,6 +30,10 @@ class ToolHooks:
     verdict does not depend on how busy the machine is); the player's `tool_timeout_seconds` then does not
     count."""
 
+    deterministic: bool = False
+    """Whether equal requests give equal results, and a call changes nothing. A replay of a stored episode
+    then takes the stored result, as JSON has it, instead of a second call."""
+
     def check_ready(self) -> None:
         """Called before a run starts.
 

@@ -106,9 +106,9 @@ TURNS: Final = pa.schema(
         ("first_token_at", pa.float64()),
         ("ended_at", pa.float64()),
         # lineage
-        ("origin", pa.string()),  # sampled, copied, replayed, probe, imported
-        ("base_episode_id", pa.string()),
-        ("replay_from_turn", pa.int32()),
+        ("origin", pa.string()),  # an `Origin` of workflows.vocabulary
+        ("base_episode_id", pa.string()),  # the stored episode that this one begins with
+        ("replay_from_turn", pa.int32()),  # of this episode: the first turn that is not a copy
         # conversations: a role whose earlier turns of the episode stand in its prompt as chat messages
         ("conversation", pa.string()),  # which one this turn goes on with; null outside of one
         ("conversation_turn", pa.int32()),  # its place in that conversation, from 0
@@ -131,7 +131,7 @@ EPISODES: Final = pa.schema(
         ("error", pa.string()),
         ("stop_reason", pa.string()),
         ("num_turns", pa.int32()),
-        ("num_prompt_tokens", pa.int64()),
+        ("num_prompt_tokens", pa.int64()),  # of turns that were asked: copied ones do not count
         ("num_response_tokens", pa.int64()),
         ("started_at", pa.float64()),  # epoch seconds
         ("seconds", pa.float64()),

@@ -42,6 +42,16 @@ class Act(Word):
     STOP = "stop", "ended the episode or its branch"
 
 
+class Origin(Word):
+    """Where a turn's row is from: column `origin` of `turns`."""
+
+    SAMPLED = "sampled", "a model or a tool was asked, or the workflow computed it"
+    COPIED = "copied", "served from the stored episode that this one begins with; nobody was asked"
+    REPLAYED = "replayed", "the stored request was sent again, to a tool that is not deterministic"
+    PROBE = "probe", "a short extra answer at a decision; no turn of the episode"
+    IMPORTED = "imported", "read from a trace of another program"
+
+
 class Status(Word):
     """How a turn or an episode went: column `status` of `turns` and `episodes`."""
 

@@ -19,23 +19,28 @@ from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef, aligned_parts
 from workflows.errors import CadreError
 from workflows.trajectory import TURN_KEYS
-from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Status
+from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Origin, Status
 
 _TURN_COLUMNS: Final = (
     *(*TURN_KEYS, "task_id", "group_id", "round", "step", "event", "role", "model_id", "trainable", "tool"),
     *("status", "format_valid", "num_prompt_tokens", "num_response_tokens", "num_cached_tokens"),
-    *("behaviour_logprobs", "attempts", "queued_at", "started_at", "ended_at"),
+    *("behaviour_logprobs", "attempts", "queued_at", "started_at", "ended_at", "origin"),
 )
 _DTYPES: Final = {"reward": pl.Float64, "return": pl.Float64, "advantage": pl.Float64, "excluded": pl.String}
 
 _FAILED = pl.col("status").is_in(sorted(NOT_THE_POLICYS_DOING))
+# of another episode: nobody was asked, and what was sampled counts once, in that episode
+_COPIED = pl.col("origin").eq_missing(pl.lit(str(Origin.COPIED)))
 _SECONDS = pl.col("ended_at") - pl.coalesce("started_at", "queued_at")
 
 # Of the llm turns of a role or a model. Turns that failed through no doing of the policy (infra_error,
 # timeout, cancelled) do not count; a null does not count in its own metric.
-_SPOKEN: Final = {
+_CREDITED: Final = {
     "advantage_abs_mean": Measure(pl.col("advantage").abs()),
     "advantage_std": Measure(pl.col("advantage"), "std"),
+}
+# The same, but for copies of turns of another episode.
+_SPOKEN: Final = {
     "format_valid_rate": Measure(pl.col("format_valid")),
     "prompt_tokens_mean": Measure(pl.col("num_prompt_tokens")),
     "response_tokens_mean": Measure(pl.col("num_response_tokens")),
@@ -46,10 +51,10 @@ _SPOKEN: Final = {
     "seconds_mean": Measure(_SECONDS),
     "queued_seconds_mean": Measure(pl.col("started_at") - pl.col("queued_at")),
 }
-# Of all its llm turns, and of those that could be trained on.
+# Of all its llm turns that were asked, and of those that could be trained on, copies among them.
 _ASKED: Final = {
-    "turns": Measure(pl.col("turn_index"), "count"),
-    "failed_rate": Measure(_FAILED),
+    "turns": Measure(pl.when(~_COPIED).then(pl.col("turn_index")), "count"),
+    "failed_rate": Measure(pl.when(~_COPIED).then(_FAILED)),
     "excluded_rate": Measure(
         pl.when(pl.col("trainable") & pl.col("has_credit")).then(pl.col("excluded").is_not_null())
     ),
@@ -80,7 +85,8 @@ EVENT_GROUPS: Final[Mapping[Event, Mapping[str, str]]] = {
 }
 """The groups of metrics that turns of an event go into, each with the column that names its members."""
 _GROUPS: Final = {"usable_rate": Measure(pl.col("usable")), "no_signal_rate": Measure(pl.col("no_signal"))}
-# of the same turns: those whose engine says how much of the prompt it had cached
+_AGAIN: Final = {"tool_calls_again": Measure(pl.col("turn_index"), "count")}
+# of sampled turns: those whose engine says how much of the prompt it had cached
 _CACHE: Final = {
     "cached": Measure(pl.col("num_cached_tokens")),
     "of": Measure(pl.when(pl.col("num_cached_tokens").is_not_null()).then(pl.col("num_prompt_tokens"))),
@@ -88,18 +94,25 @@ _CACHE: Final = {
 
 
 def episode_metrics(episodes: TableRef, seconds: float | None) -> dict[str, float]:
-    """Counts, tokens and rates of the episodes that were played, in `seconds` of rollout."""
-    columns = ("num_turns", "num_prompt_tokens", "num_response_tokens", "seconds")
+    """Counts, tokens and rates of the episodes that were played, in `seconds` of rollout.
+
+    Tokens are those that were asked and sampled. Where episodes begin with turns of others, `copied_tokens`
+    has the response tokens of these.
+    """
+    columns = ("num_turns", "num_prompt_tokens", "num_response_tokens", "num_copied_tokens", "seconds")
     parts = []
     for index in range(len(episodes.parts)):
-        played = _frame(episodes.read_part(index, ("status", "stop_reason", *columns)))
-        sums = [pl.col(c).sum() for c in columns]
+        played = _frame(episodes.read_part(index, ("status", "stop_reason", "base_episode_id", *columns)))
+        copies = pl.col("base_episode_id").count().alias("copies")
+        sums = [*(pl.col(c).sum() for c in columns), copies]
         longest = pl.col("seconds").max().alias("longest")
         parts.append(played.group_by("status", "stop_reason").agg(pl.len().alias("episodes"), *sums, longest))
     if not parts or not episodes.rows:
         return {"rollout/episodes": 0.0}
     kinds = pl.concat(parts)
-    total = kinds.select(pl.col("episodes", *columns).sum(), pl.col("longest").max()).row(0, named=True)
+    total = kinds.select(pl.col("episodes", "copies", *columns).sum(), pl.col("longest").max()).row(
+        0, named=True
+    )
     counts = _counts(kinds, "status")
     metrics = {f"rollout/status/{status}": float(counts.get(status, 0)) for status in Status}
     metrics |= {f"rollout/status/{slug(s)}": float(n) for s, n in counts.items() if s not in set(Status)}
@@ -111,6 +124,8 @@ def episode_metrics(episodes: TableRef, seconds: float | None) -> dict[str, floa
     metrics["rollout/turns"] = float(total["num_turns"])
     metrics["rollout/prompt_tokens"] = float(total["num_prompt_tokens"])
     metrics["rollout/response_tokens"] = float(total["num_response_tokens"])
+    if total["copies"]:
+        metrics["rollout/copied_tokens"] = float(total["num_copied_tokens"])
     metrics["rollout/episode_seconds_mean"] = total["seconds"] / total["episodes"]
     metrics["rollout/episode_seconds_max"] = total["longest"]
     if seconds:
@@ -149,17 +164,21 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
     turns = _joined_turns(tables, index)
     asked = turns.filter(pl.col("event") == Event.LLM)
     spoken = asked.filter(~_FAILED)
+    sampled = spoken.filter(~_COPIED)
     episodes = _by_episode(turns, ("return", "reward"), "task_id")
     for name in ("return", "reward"):
         gathered.add(name, episodes, _spread(name, "mean", "std", "min", "max", "count"))
     for kind, column in EVENT_GROUPS[Event.LLM].items():
         gathered.add(kind, asked, _ASKED, by=column)
-        gathered.add(kind, spoken, _SPOKEN, by=column)
+        gathered.add(kind, spoken, _CREDITED, by=column)
+        gathered.add(kind, sampled, _SPOKEN, by=column)
         gathered.add(kind, _by_episode(spoken, ("return", "reward"), column), _EARNED, by=column)
     for event, measures in ((Event.TOOL, _TOOLS), (Event.CONTROL, _CONTROLS)):
         for kind, column in EVENT_GROUPS[event].items():
-            gathered.add(kind, turns.filter(pl.col("event") == event), measures, by=column)
-    gathered.add("rollout", spoken, _CACHE)
+            asked_now = turns.filter((pl.col("event") == event) & ~_COPIED)
+            gathered.add(kind, asked_now, measures, by=column)
+    gathered.add("rollout", sampled, _CACHE)
+    gathered.add("rollout", turns.filter(pl.col("origin") == Origin.REPLAYED), _AGAIN)
     rounds = spoken.group_by("episode_id", maintain_order=True).agg(pl.col("round").max() + 1)
     gathered.add("rollout", rounds, {"rounds_mean": Measure(pl.col("round"))})
     if "rewards" in tables:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pipeline.store.episodes import Row, scores_of
 from pipeline.store.samples import Chosen
-from workflows.vocabulary import Event, Status
+from workflows.vocabulary import Event, Origin, Status
 
 ROOT: Final = "episode"
 SPAN_TYPES: Final[Mapping[str, str]] = {
@@ -24,7 +24,7 @@ SPAN_TYPES: Final[Mapping[str, str]] = {
 _OUTCOME: Final = ("status", "status_detail", "finish_reason", "format_valid")
 _ATTRIBUTES: Final = (
     *("role", "model_id", "policy_version", "turn_index", "step", "round", "branch", "parents", "act"),
-    *("attempts", "num_cached_tokens"),
+    *("attempts", "num_cached_tokens", "base_episode_id", "replay_from_turn"),
 )
 _JSON_ATTRIBUTES: Final = ("parsed", "cut", "sampling")
 _EARNED: Final = ("reward", "reward_parts", "no_reward_reason", "return", "advantage", "excluded")
@@ -124,6 +124,7 @@ def _turn_span(turn: Row, earned: Mapping[str, Any], epoch: int, last: float) ->
         _speak(span, turn)
     attributes = {c: turn[c] for c in _OUTCOME} | {c: earned.get(c) for c in _EARNED}
     attributes |= {c: turn[c] for c in _ATTRIBUTES} | {c: _value(turn[c]) for c in _JSON_ATTRIBUTES}
+    attributes["origin"] = turn["origin"] if turn["origin"] != Origin.SAMPLED else None
     span.attributes = {name: value for name, value in attributes.items() if value not in (None, "", [])}
     moments = {"queued": turn["queued_at"], "first token": turn["first_token_at"]}
     span.moments = {name: epoch + _nanoseconds(at) for name, at in moments.items() if at is not None}
@@ -137,7 +138,8 @@ def _speak(span: Span, turn: Row) -> None:
     if turn["response_text"] is not None:
         said = {"role": "assistant", "content": turn["response_text"]}
         span.outputs = {"choices": [{"message": said, "finish_reason": turn["finish_reason"]}]}
-    if turn["num_prompt_tokens"] is not None and turn["num_response_tokens"] is not None:
+    known = turn["num_prompt_tokens"] is not None and turn["num_response_tokens"] is not None
+    if known and turn["origin"] != Origin.COPIED:  # of another episode's trace, which has its tokens
         span.tokens = (turn["num_prompt_tokens"], turn["num_response_tokens"])
     if turn["model_id"]:
         span.model = f"{turn['model_id']}@{turn['policy_version']}"

@@ -18,6 +18,7 @@ from rich.text import Text
 from pipeline.store.episodes import Played, Row
 from pipeline.views.render import number, plain, visible
 from workflows.trajectory import OK, TURN_KEYS
+from workflows.vocabulary import Origin
 
 MAX_CHARACTERS: Final = 600  # of one text, unless --full shows all of it
 _INDENT: Final = 4
@@ -76,6 +77,9 @@ def _head(episode: Row, evaluation: Row | None) -> Text:
         f"  {number(episode.get('num_turns'))} turns, {number(episode.get('num_prompt_tokens'))} prompt"
     )
     text.append(f" + {number(episode.get('num_response_tokens'))} response tokens")
+    if episode.get("base_episode_id"):
+        copied = number(episode.get("num_copied_tokens"))
+        text.append(f", {copied} more copied from {visible(episode['base_episode_id'])}")
     if episode.get("seconds") is not None:
         text.append(f", {episode['seconds']:.1f} s")
     for score in (evaluation or {}).get("values") or ():
@@ -113,6 +117,8 @@ def _turn_head(turn: Row) -> Text:
     if turn.get("num_response_tokens") is not None:
         tokens = f"{number(turn.get('num_prompt_tokens'))} → {number(turn['num_response_tokens'])} tokens"
         text.append(f"  {tokens}")
+    if turn.get("origin") not in (None, Origin.SAMPLED):
+        text.append(f"  {visible(turn['origin'])}", "not dim yellow")
     return text
 
 

@@ -64,6 +64,9 @@ def everything(folder: Path) -> dict[str, float]:
         row["reward_parts"] = [
             p | ({"value": None} if p["name"] == "f1" else {}) for p in row["reward_parts"]
         ]
+    again = episodes[0]["turns"][0] | {"event": "tool", "tool": "search", "origin": "replayed"}
+    episodes[0]["turns"].append(again | {"turn_index": 9, "model_id": None, "role": None})
+    episodes[0]["episodes"][0] |= {"base_episode_id": "e", "num_copied_tokens": 3}
     tables = with_sources(folder, episodes, ("a", "b"))
     update: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in UPDATES}
     update |= {

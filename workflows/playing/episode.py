@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from workflows.engine import ChatReply, Completion, Sampling
 from workflows.errors import ToolRefusal, TurnFailed, WorkflowError, describe, did_you_mean
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.playing.attempts import CallFailed, PlayLimits, attempt
+from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.columns import (
     as_json,
     parse_reply,
@@ -35,9 +37,9 @@ from workflows.playing.conversation import Conversations, Seat, first_prompt
 from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
-from workflows.prompts import PromptTooLong
+from workflows.prompts import Prompt, PromptTooLong
 from workflows.state import Output, Place, TurnKey
-from workflows.vocabulary import Event, Status, StopReason
+from workflows.vocabulary import Event, Origin, Status, StopReason
 
 T = TypeVar("T")
 
@@ -50,6 +52,7 @@ class Episode:
         speakers: by role.
         versions: model id → the version of its weights that a request sent now is asked of.
         threads: where tools that are plain functions run.
+        base: the stored episode that this one begins with.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Episode:
         limits: PlayLimits,
         run_seed: int,
         threads: ToolThreads,
+        base: BaseEpisode | None = None,
     ):
         self.record = record
         self._speakers = speakers
@@ -69,6 +73,7 @@ class Episode:
         self._limits = limits
         self._run_seed = run_seed
         self._threads = threads
+        self._base = base
         self._conversations = Conversations(record.precedes)
 
     @property
@@ -107,6 +112,8 @@ class Episode:
         """Record a value (JSON) that the workflow computed by itself."""
         text = self._json(value, "the computed value")
         turn = self.record.open(Event.CONTROL, place)
+        if self._base is not None and self._base.computed(turn.key, text):
+            turn.row["origin"] = Origin.COPIED
         now = self.record.now()
         turn.row.update(
             parsed=text, status=Status.OK, attempts=1, queued_at=now, started_at=now, ended_at=now
@@ -166,16 +173,9 @@ class Episode:
         row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
         if spelled := speaker.special_tokens_in(prompt.messages):
             row["metrics"].append({"name": t.SPECIAL_TOKENS_AS_TEXT, "value": float(spelled)})
-        asked: dict[str, int] = {}
-
-        async def ask(number: int) -> Completion | ChatReply:
-            asked.update(self._versions())
-            row.update(attempts=number, queued_at=self.record.now(), team_version=t.to_json(asked))
-            return await speaker.ask(prompt, sampling)
-
-        completion = await self._attempt(turn, ask, self._limits.call_timeout_seconds)
-        asked[model.model_id] = completion.policy_version  # the engine's own word on what was asked
-        row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
+        completion = self._kept_reply(turn, speaker, sampling)
+        if completion is None:
+            completion = await self._asked(turn, speaker, prompt, sampling)
         text = row["response_text"]
         if seat is not None:
             seat.spoke(prompt, text, row["response_token_ids"] or ())
@@ -184,10 +184,39 @@ class Episode:
         row["status"], row["status_detail"] = verdict(speaker.role, parsed, completion, sampling)
         return Output(parsed.value, text, parsed.valid, turn.key, parsed.lenient)
 
+    def _kept_reply(self, turn: Turn, speaker: Speaker, sampling: Sampling) -> Completion | ChatReply | None:
+        """The reply of the base's turn at this place, in the row of this one, if nothing of it is another."""
+        stored = self._base and self._base.reply(turn.key, speaker, turn.row["context_hash"], sampling)
+        if not stored:
+            return None
+        completion, as_asked = stored
+        turn.row.update(reply_columns(completion, self.record.now()), **as_asked, origin=Origin.COPIED)
+        return completion
+
+    async def _asked(
+        self, turn: Turn, speaker: Speaker, prompt: Prompt, sampling: Sampling
+    ) -> Completion | ChatReply:
+        row, asked = turn.row, dict[str, int]()
+
+        async def ask(number: int) -> Completion | ChatReply:
+            asked.update(self._versions())
+            row.update(attempts=number, queued_at=self.record.now(), team_version=t.to_json(asked))
+            return await speaker.ask(prompt, sampling)
+
+        completion = await self._attempt(turn, ask, self._limits.call_timeout_seconds)
+        asked[speaker.model.model_id] = completion.policy_version  # the engine's own word on what was asked
+        row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
+        return completion
+
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
+        hooks = hooks_of(function, ToolHooks)
+        stored = self._base and self._base.call(turn.key, turn.row["tool"], turn.row["tool_request"])
+        if stored and hooks.deterministic:
+            return _kept_result(turn, stored)
+        if stored:
+            turn.row["origin"] = Origin.REPLAYED
         try:
-            limit = self._limits.tool_timeout_seconds
-            seconds = math.inf if hooks_of(function, ToolHooks).keeps_time else limit
+            seconds = math.inf if hooks.keeps_time else self._limits.tool_timeout_seconds
             if is_async(function):
                 result = await self._ask_tool(turn, function, request, seconds)
             else:
@@ -248,15 +277,28 @@ class Episode:
             top_p=settings.top_p,
             top_k=settings.top_k,
             stop=settings.stop,
-            seed=self._seed(turn.key),
+            seed=self._sampling_seed(turn.key),
         )
+
+    def _sampling_seed(self, key: TurnKey) -> int:
+        """The seed of one reply; of an alternative to a stored episode another one in each."""
+        if self._base is None:
+            return self._seed(key)
+        stored = self._base.seed_of(key)
+        if stored is not None:
+            return stored
+        number = self._base.alternative
+        return self.seed(*((f"alternative {number}",) if number else ()), *key)
 
     def _seed(self, key: TurnKey, *more: object) -> int:
         return self.seed(*key, *more)
 
     def seed(self, *parts: object) -> int:
-        """A seed of this episode: it depends on the run's seed, the episode and `parts` only."""
-        identity = self.record.identity
+        """A seed of this episode: it depends on the run's seed, the episode and `parts` only.
+
+        One that begins with a stored episode has the seeds of that.
+        """
+        identity = self.record.identity if self._base is None else self._base.seeds
         block = (f"block {identity.block}",) if identity.block else ()  # block 0 keeps its seeds of version 2
         return t.seed_for(
             self._run_seed, identity.iteration, identity.task_id, identity.sample, *block, *parts
@@ -274,6 +316,15 @@ class Episode:
                 f"{what} has {size} bytes as JSON, more than {self._limits.max_value_bytes}; pass on less"
             )
         return text
+
+
+def _kept_result(turn: Turn, stored: Mapping[str, Any]) -> Output:
+    """The output of a stored call of a tool, which is not made again, in the row of this turn."""
+    same = ("status", "status_detail", "tool_result", "attempts")
+    turn.row.update({name: stored[name] for name in same}, origin=Origin.COPIED)
+    if stored["status"] != Status.OK:
+        return Output(None, "", False, turn.key)
+    return Output(json.loads(stored["tool_result"]), "", True, turn.key)
 
 
 def where(key: TurnKey) -> str:

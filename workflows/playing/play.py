@@ -20,6 +20,7 @@ from workflows.errors import RunFailed, UsageError, describe, did_you_mean
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
+from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.episode import Episode
 from workflows.playing.execute import GraphRun
 from workflows.playing.record import EpisodeId, Played, Record
@@ -88,8 +89,18 @@ class Player:
                     await _start_tool(name, tool)
                 self._started = True
 
-    async def play(self, task: Mapping[str, Any], *, iteration: int, sample: int, block: int = 0) -> Played:
+    async def play(
+        self,
+        task: Mapping[str, Any],
+        *,
+        iteration: int,
+        sample: int,
+        block: int = 0,
+        base: BaseEpisode | None = None,
+    ) -> Played:
         """Play one episode of `task`: `task_id`, `inputs` (decoded) and, if known, `split`. Never `gold`.
+
+        With a `base`, turns of that stored episode are served where they agree with what would be asked now.
 
         Raises:
             UsageError: the task carries gold, or lacks a field.
@@ -108,6 +119,7 @@ class Player:
             self._limits,
             self._run_seed,
             self._threads,
+            base,
         )
         stop_reason = StopReason.FINISHED
         try:
@@ -117,7 +129,8 @@ class Player:
             if not clock.expired():
                 raise
             record.expired = True
-        return record.close(stop_reason)
+        played = record.close(stop_reason)
+        return played if base is None else base.mark(played)
 
     async def _run(self, episode: Episode, inputs: Mapping[str, Any]) -> StopReason:
         workflow = self._workflow

@@ -11,7 +11,7 @@ from workflows import trajectory as t
 from workflows.errors import TurnLimit, WorkflowError, describe
 from workflows.state import Place, TurnKey
 from workflows.structure import topological
-from workflows.vocabulary import Event, Status, StopReason
+from workflows.vocabulary import Event, Origin, Status, StopReason
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Record:
             )
         row: dict[str, Any] = dict.fromkeys(t.TURNS.names)
         row.update(self.identity.columns())
-        row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin="sampled")
+        row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin=Origin.SAMPLED)
         row.update(metrics=[], attempts=0, queued_at=self.now())
         turn = Turn(key, frozenset(place.parents), frozenset(place.after) | frozenset(place.parents), row)
         self._turns[key] = turn
@@ -152,14 +152,15 @@ class Record:
         elif self.failures:  # the first in the order of turns, so that timing does not choose
             first = min(self.failures, key=lambda f: (f.status == Status.CANCELLED, self._rank_of(f.key)))
             status, stop_reason, error = first.status, first.stop_reason, first.error
+        asked = [row for row in rows if row["origin"] != Origin.COPIED]
         return {
             **self.identity.columns(),
             "status": status,
             "error": error,
             "stop_reason": stop_reason,
             "num_turns": len(rows),
-            "num_prompt_tokens": sum(r["num_prompt_tokens"] or 0 for r in rows if r["attempts"]),
-            "num_response_tokens": sum(r["num_response_tokens"] or 0 for r in rows),
+            "num_prompt_tokens": sum(r["num_prompt_tokens"] or 0 for r in asked if r["attempts"]),
+            "num_response_tokens": sum(r["num_response_tokens"] or 0 for r in asked),
             "started_at": self._epoch,
             "seconds": self.now(),
             **dict.fromkeys(("modelled_seconds", "base_episode_id", "replay_from_turn", "num_copied_tokens")),

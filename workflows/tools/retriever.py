@@ -61,6 +61,8 @@ class Bm25Retriever(ToolHooks):
         DataError: from `start` or the first use, where the corpus can't be read as declared.
     """
 
+    deterministic = True
+
     def __init__(
         self, corpus: str = "facts", *, k1: float = 1.5, b: float = 0.75, stemmer: str | None = "english"
     ) -> None:

@@ -39,6 +39,7 @@ function episodeHead(episode) {
   if (episode.return !== undefined) fact('return', short(episode.return));
   fact('turns', short(episode.num_turns));
   fact('tokens', `${short(episode.num_prompt_tokens)} → ${short(episode.num_response_tokens)}`);
+  if (episode.base_episode_id) fact('copied', `${short(episode.num_copied_tokens)} tokens of ${episode.base_episode_id}`);
   fact('took', seconds(episode.seconds));
   if (about.places.length > 1) fact('iteration', episode.iteration);
   const others = episode.group.length > 1 && el('p', { class: 'group' }, el('small', {}, `its group of ${episode.group.length}`), ' ',
