@@ -35,6 +35,7 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mask": ("mask", {"max_rounds": 2, "top_k": 2}, QUESTION),
     "code": ("code", {"max_rounds": 2}, CODE),
     "math": ("math", {}, PROBLEM),
+    "reading": ("reading", {"hops": 2}, QUESTION | {"statements": ["Max keeps the coats.", "Lisa sings."]}),
     "signal": ("signal", {}, {"symbol": "red"}),
     "debate": ("debate", {"rounds": 2, "judge": True}, QUESTION),
     "voting": ("voting", {"voters": 3}, QUESTION),
