@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rewards.scoring.reasons import kind_of
 from stages.base import Account, Context, StageResult
-from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.batching import PLAN_COLUMNS, plan_batches, prefix_names
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
@@ -31,6 +32,7 @@ _LENGTH_COLUMNS: Final = (
     "role",
     "context_hash",
     "num_prompt_tokens",
+    "prompt_token_ids",
     "response_token_ids",
 )
 _ROW_COLUMNS: Final = (
@@ -61,6 +63,7 @@ _SURVEY: Final = {
     "num_prompt_tokens": pl.Int32,
     "num_response_tokens": pl.Int32,
     "prompt": pl.String,  # equal for equal prompts
+    "prefix": pl.Binary,  # by `prefix_names`
     "advantage": pl.Float64,
     "source": pl.Int32,  # number of the input part
 }
@@ -70,7 +73,7 @@ _SURVEY: Final = {
 class PartitionSpec:
     """How one model's rows are cut: over `ranks`, into `mini_batches` optimizer steps per epoch, and
     these into forward passes of at most `micro_batch_tokens` tokens: padded ones, or, where its trainer
-    computes shared prompts once, real ones (`stages.batching`).
+    computes once what rows begin with, real ones (`stages.batching`).
 
     Raises:
         UsageError: a number below 1.
@@ -198,7 +201,7 @@ def survey_part(
     elsewhere: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Keys and lengths of the usable turns of part `index`, and the others counted by reason."""
-    turns = _with_response_lengths(tables["turns"].read_part(index, _LENGTH_COLUMNS))
+    turns = _surveyed(tables["turns"].read_part(index, _LENGTH_COLUMNS))
     credit = pl.DataFrame(tables["credit"].read_part(index, _CREDIT_COLUMNS))
     both = turns.join(credit, on=TURN_KEYS, how="inner", validate="1:1")
     if not both.height == turns.height == credit.height:
@@ -293,10 +296,17 @@ def _refuse_broken_rows(table: pa.Table) -> None:
             )
 
 
-def _with_response_lengths(turns: pa.Table) -> pl.DataFrame:
+def _surveyed(turns: pa.Table) -> pl.DataFrame:
+    """The turns with the length of their response and `prefix` in place of their tokens."""
     lengths = pc.fill_null(pc.list_value_length(turns["response_token_ids"]), 0)
-    narrow = turns.drop_columns(["response_token_ids"]).append_column("num_response_tokens", lengths)
-    return pl.DataFrame(narrow)
+    names = prefix_names(
+        # the last token of a response predicts nothing, so no forward pass has it
+        np.concatenate([prompt.values, response.values[:-1]]) if prompt.is_valid and response.is_valid else ()
+        for prompt, response in zip(turns["prompt_token_ids"], turns["response_token_ids"], strict=True)
+    )
+    narrow = turns.drop_columns(["prompt_token_ids", "response_token_ids"])
+    narrow = narrow.append_column("num_response_tokens", lengths)
+    return pl.DataFrame(narrow.append_column("prefix", pa.array(names, pa.binary())))
 
 
 def _positions(table: pa.Table, name: str) -> pl.DataFrame:

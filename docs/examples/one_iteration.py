@@ -15,7 +15,7 @@ from rewards.credit.assign import credit_turns
 from rewards.loading import load_credit, load_reward
 from rewards.scoring.score import score_turns
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
-from stages.batching import plan_batches
+from stages.batching import plan_batches, prefix_names
 from stages.partition import gather
 from stages.training.loss.batch import TokenBatch
 from stages.training.loss.loss import denominator, policy_loss, terms_of, token_weights
@@ -62,8 +62,11 @@ credit = credit_turns(
 
 # partition: the R of the T turns to train on, in forward passes of at most 8,192 tokens
 trained = pl.DataFrame(credit).filter(pl.col("excluded").is_null()).select(TURN_KEYS)
-sizes = turns.select([*TURN_KEYS, "num_prompt_tokens", "num_response_tokens", "context_hash"])
-rows = pl.DataFrame(sizes).rename({"context_hash": "prompt"}).join(trained, on=TURN_KEYS)  # [R]
+sizes = pl.DataFrame(turns.select([*TURN_KEYS, "num_prompt_tokens", "num_response_tokens", "context_hash"]))
+names = prefix_names(row["prompt_token_ids"] or () for row in turns.to_pylist())
+rows = (
+    sizes.rename({"context_hash": "prompt"}).with_columns(prefix=pl.Series(names)).join(trained, on=TURN_KEYS)
+)
 limits = {"ranks": 1, "mini_batches": 1, "micro_batch_tokens": 8192, "seed": SEED, "shared_prefix": True}
 (batches,) = split(gather(turns, rewards, credit, plan_batches(rows, **limits)), packed=True).values()
 

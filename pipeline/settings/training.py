@@ -24,7 +24,7 @@ class TrainerSection(Section):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision of compute; auto is bf16 on a GPU and on a processor made for it, else fp32."""
     shared_prefix: bool = True
-    """Compute a prompt that rows of a micro-batch share once, without padding."""
+    """Compute once what rows of a micro-batch begin with alike, without padding."""
     activation_checkpointing: bool = False
     """Compute activations twice instead of keeping them: less memory, more time."""
     compile: bool = False

@@ -5,9 +5,10 @@ partition read, checked and packed, forward and backward under DeepSpeed, the op
 measures of the report. Rows are as in one iteration of `single`; what the responses say does not
 matter to the time, so they are random ids.
 
-Twice: with a prompt for each row, where both sides run the same micro-batches, and with four rows to
-a prompt that is five times as long as a response, where ours computes each prompt once and the loop,
-which pads rows, cuts the same rows by the same budget.
+With a prompt for each row, where both sides run the same micro-batches; with four rows to a prompt that is
+five times as long as a response; and with the rows of an iteration of three teams that ship, with their
+real prompts. Ours computes once what rows begin with; the loop, which pads rows, cuts the same rows by the
+same budget.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,17 @@ import polars as pl
 import pyarrow as pa
 
 from pipeline.run.cluster import start_ray
-from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.batching import PLAN_COLUMNS, plan_batches, prefix_names
 from stages.tables.parquet import TableSink
 from stages.training.group import TrainerGroup
+from stages.training.network.packing import split
 from stages.training.spec import TrainerSpec
 from stages.weights.checkpoints import describe_checkpoint
 from stages.weights.precision import trainer_precision
 from stages.weights.resolve import resolve_checkpoint
 from tests.benchmarks.measure import Figure, Options, column, interleave, noise_of, told, torch_dtype
 from tests.benchmarks.peer import Peer, cores, peer
+from tests.benchmarks.team_rows import TEAMS, Team, team_rows
 from tests.benchmarks.trl_memory import trl_peak
 from workflows.trajectory import PARTITION, TURN_KEYS
 
@@ -54,11 +58,11 @@ def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
     try:
         group = TrainerGroup.start(spec, version=0)
         with peer("tests.benchmarks.torch_loop", arguments, Path(options.folder) / "torch_loop.log") as loop:
-            bench = _Bench(group, loop, options.folder, describe_checkpoint(checkpoint).vocab_size)
+            bench = _Bench(group, loop, options.folder)
             figures = []
-            for shared in (False, True):
-                say("four rows to a prompt" if shared else "a prompt for each row")
-                figures.append(bench.figure(shared, options.pairs, say))
+            for case in cases(checkpoint):
+                say(case.said)
+                figures.append(bench.figure(case, options.pairs, say))
         memory = group.peak_memory()[0]
         group.close()
     finally:
@@ -69,41 +73,77 @@ def run(options: Options, say: Callable[[str], None]) -> list[Figure]:
     return figures
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows that both sides train on."""
+
+    name: str
+    said: str
+    goal: float
+    rows: Callable[[int, int], list[dict[str, Any]]]  # of a seed and a version
+
+
+def cases(checkpoint: str) -> list[Case]:
+    """What the update is measured on."""
+    vocabulary = describe_checkpoint(checkpoint).vocab_size
+
+    def random_rows(to_a_prompt: int) -> Callable[[int, int], list[dict[str, Any]]]:
+        return lambda seed, version: partition_rows(seed, version, vocabulary, to_a_prompt)
+
+    def of_team(team: Team) -> Callable[[int, int], list[dict[str, Any]]]:
+        return lambda seed, version: team_rows(team, checkpoint, MODEL, version, seed)
+
+    return [
+        Case("update", "a prompt for each row", 0.9, random_rows(1)),
+        Case("update, shared prompts", "four rows to a prompt", 2.0, random_rows(GROUP_SIZE)),
+        *(
+            Case(
+                f"update, {team.name}",
+                f"{team.tasks} tasks x {team.plays} plays of {team.workflow}",
+                team.goal,
+                of_team(team),
+            )
+            for team in TEAMS
+        ),
+    ]
+
+
 class _Bench:
     """Our trainer and the bare loop, over the same rows."""
 
-    def __init__(self, group: TrainerGroup, loop: Peer, folder: str, vocabulary: int) -> None:
-        self.group, self.loop, self.vocabulary = group, loop, vocabulary
+    def __init__(self, group: TrainerGroup, loop: Peer, folder: str) -> None:
+        self.group, self.loop = group, loop
         self.sink = TableSink(f"partition/{MODEL}", f"{folder}/partition", PARTITION)
         self.padded = TableSink(f"partition/{MODEL}", f"{folder}/padded", PARTITION)
         self.updates = 0
 
-    def figure(self, shared: bool, pairs: int, say: Callable[[str], None]) -> Figure:
-        mine, others = interleave(lambda _: self.ours(shared), lambda _: self.theirs(shared), pairs, say)
+    def figure(self, case: Case, pairs: int, say: Callable[[str], None]) -> Figure:
+        mine, others = interleave(lambda _: self.ours(case), lambda _: self.theirs(), pairs, say)
         return Figure(
-            "update, shared prompts" if shared else "update",
+            case.name,
             "tokens/s",
             column(mine, "tokens_per_second"),
             column(others, "tokens_per_second"),
-            goal=2.0 if shared else 0.9,
+            goal=case.goal,
             at="least",
             against="bare torch loop",
             notes=(
-                f"{ROWS} rows, {GROUP_SIZE if shared else 1} to a prompt, {told(mine, 'tokens', 0)} prompt "
-                f"and response tokens, one optimizer step, {MICRO_BATCH_TOKENS} tokens at most in a forward "
-                f"pass, {cores()} threads",
+                f"{case.said}: {told(mine, 'rows', 0)} rows, {told(mine, 'tokens', 0)} prompt and response "
+                f"tokens, of which ours computes {told(mine, 'computed', 0)}, one optimizer step, "
+                f"{MICRO_BATCH_TOKENS} tokens at most in a forward pass, {cores()} threads",
                 f"both compute in {self.group.spec.precision}, with fp32 master weights and moments; "
                 "gradients of micro-batches add up in fp32 in ours, in what it computes in in the peer",
                 f"seconds: ours {told(mine, 'seconds', 2)}, peer {told(others, 'seconds', 2)}",
                 noise_of(mine, others),
             ),
-            settings={"rows": ROWS, "micro_batch_tokens": MICRO_BATCH_TOKENS},
+            settings={"micro_batch_tokens": MICRO_BATCH_TOKENS},
         )
 
-    def ours(self, shared: bool) -> dict[str, float]:
+    def ours(self, case: Case) -> dict[str, float]:
         number = self.updates
-        rows = partition_rows(number, self.group.version, self.vocabulary, GROUP_SIZE if shared else 1)
-        part = self.sink.write_part(number, planned(rows, number, shared_prefix=True))
+        rows = case.rows(number, self.group.version)
+        cut = planned(rows, number, shared_prefix=True)
+        part = self.sink.write_part(number, cut)
         self.padded.write_part(number, planned(rows, number, shared_prefix=False))
         self.updates += 1
         started = time.monotonic()
@@ -111,13 +151,15 @@ class _Bench:
         seconds = time.monotonic() - started
         if report.skipped:
             raise RuntimeError(f"the update was skipped: {report.skipped}")
-        return _measured(report.num_forward_tokens, seconds)
+        passes = next(iter(split(cut, packed=True).values()))
+        computed = sum(batch.token_ids.numel() for batch in passes)
+        measured = _measured(report.num_forward_tokens, seconds)
+        return measured | {"rows": float(len(rows)), "computed": float(computed)}
 
-    def theirs(self, shared: bool) -> dict[str, float]:
+    def theirs(self) -> dict[str, float]:
         """Of the rows that ours had last."""
-        folder = (self.padded if shared else self.sink).folder
         started = time.monotonic()
-        answer = self.loop.ask(partition=f"{folder}/part-{self.updates - 1:05d}.parquet")
+        answer = self.loop.ask(partition=f"{self.padded.folder}/part-{self.updates - 1:05d}.parquet")
         return _measured(answer["forward_tokens"], time.monotonic() - started)
 
 
@@ -178,6 +220,7 @@ def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool) -> pa
             "num_prompt_tokens": [len(row["prompt_token_ids"]) for row in rows],
             "num_response_tokens": [len(row["response_token_ids"]) for row in rows],
             "prompt": [row["group_id"] for row in rows],
+            "prefix": prefix_names(row["prompt_token_ids"] + row["response_token_ids"][:-1] for row in rows),
         }
     )
     plan = plan_batches(

@@ -15,48 +15,44 @@ from stages.training.network.logprobs import token_logprobs
 # float32 takes the first; both must be right in it
 BACKWARD = pytest.mark.parametrize("backward", [kernel_backward, product_backward])
 law = settings(max_examples=40)
-# prompts and their responses; more than one shares the prompt
-GROUPS = st.lists(
-    st.tuples(st.integers(1, 20), st.lists(st.integers(1, 12), min_size=1, max_size=5)),
-    min_size=1,
-    max_size=5,
+# trees of segments: (tokens, what continues them)
+TREES = st.recursive(
+    st.tuples(st.integers(1, 20), st.just([])),
+    lambda inner: st.tuples(st.integers(1, 20), st.lists(inner, max_size=4)),
+    max_leaves=8,
 )
+FORESTS = st.lists(TREES, min_size=1, max_size=4)
 
 
-def segments(groups):
-    found, at = [], 0
-    for prompt, responses in groups:
-        if len(responses) == 1:
-            found.append(Segment(at, at + prompt + responses[0]))
-            at += prompt + responses[0]
-            continue
-        start, at = at, at + prompt
-        found.append(Segment(start, at))
-        for response in responses:
-            found.append(Segment(at, at + response, start, start + prompt))
-            at += response
-    return found
+def segments(forest, at=0):
+    """In the order of a depth-first walk."""
+    parts = []
+    for tokens, branches in forest:
+        inner = segments(branches, at + tokens)
+        end = inner[-1].end if inner else at + tokens
+        end = max([end, *(part.end for part in inner)])
+        parts += [Segment(at, at + tokens, end), *inner]
+        at = end
+    return parts
 
 
 def alone(query, key, value, scale, parts):
-    """Each segment by itself, with its prompt in front, by the definition of attention."""
+    """Each segment by itself, with all that it continues in front, by the definition of attention."""
     repeat = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
     outputs = []
     for s in parts:
-        keys, values = (
-            torch.cat([t[:, :, s.context : s.context_stop], t[:, :, s.start : s.stop]], 2)
-            for t in (key, value)
-        )
+        line = [part for part in parts if part.start <= s.start < part.end]
+        keys, values = (torch.cat([t[:, :, p.start : p.stop] for p in line], 2) for t in (key, value))
         scores = query[:, :, s.start : s.stop] @ keys.transpose(-1, -2) * scale
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(s.context_stop - s.context)
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(keys.shape[2] - s.length)
         outputs.append(scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values)
     return torch.cat(outputs, 2)
 
 
 def states(parts, heads=4, key_heads=2, size=8, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    total = parts[-1].stop
+    total = parts[-1].end
     return [
         torch.randn(1, n, total, size, generator=generator).requires_grad_()
         for n in (heads, key_heads, key_heads)
@@ -65,12 +61,12 @@ def states(parts, heads=4, key_heads=2, size=8, seed=0):
 
 @BACKWARD
 @law
-@given(groups=GROUPS, heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]))
-def test_values_and_gradients_are_those_of_each_sequence_alone(backward, groups, heads) -> None:
-    parts = segments(groups)
+@given(forest=FORESTS, heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]))
+def test_values_and_gradients_are_those_of_each_sequence_alone(backward, forest, heads) -> None:
+    parts = segments(forest)
     layout, scale = layout_of(parts), 0.3
     inputs = states(parts, *heads)
-    weight = torch.randn(1, heads[0], parts[-1].stop, 8, generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(1, heads[0], parts[-1].end, 8, generator=torch.Generator().manual_seed(1))
     expected = alone(*inputs, scale, parts)
     wanted = torch.autograd.grad((expected * weight).sum(), inputs)
     out, _ = packed_attention(None, *inputs, None, scaling=scale, layout=layout)
@@ -83,7 +79,8 @@ def test_values_and_gradients_are_those_of_each_sequence_alone(backward, groups,
 
 @BACKWARD
 def test_long_segments_come_out_the_same(backward) -> None:
-    parts = segments([(CAUSAL_STEP, [CAUSAL_STEP // 2]), (CAUSAL_STEP + 9, [30, 40])])
+    long = (CAUSAL_STEP + 9, [(30, []), (2 * JOIN_TOKENS, [(5, []), (JOIN_TOKENS + 40, [])]), (3, [])])
+    parts = segments([(CAUSAL_STEP * 3 // 2, []), long])
     inputs, layout = states(parts, 2, 1), layout_of(parts)
     assert any(len(list(block.steps())) > 1 for block in layout.blocks)
     expected = torch.autograd.grad(alone(*inputs, 0.3, parts).square().sum(), inputs)
@@ -95,28 +92,33 @@ def test_long_segments_come_out_the_same(backward) -> None:
 
 
 def test_the_kernel_for_gpus_has_the_same_mask() -> None:
-    for groups in ([(7, [3, 5, 2])], [(4, [2]), (6, [1, 9]), (3, [4])]):
-        parts = segments(groups)
+    leaves = [(3, []), (5, [(2, []), (4, [(1, [])])]), (2, [])]
+    for forest in ([(7, leaves)], [(4, []), (6, [(1, []), (9, leaves)]), (3, [])]):
+        parts = segments(forest)
         inputs = [t.detach() for t in states(parts, size=16)]
         fused = flex(*inputs, 0.3, layout_of(parts), compiled=False)
         torch.testing.assert_close(fused, alone(*inputs, 0.3, parts), rtol=1e-4, atol=1e-5)
 
 
 @law
-@given(GROUPS)
-def test_blocks_cover_each_token_once_and_waste_little(groups) -> None:
-    parts = segments(groups)
-    blocks = layout_of(parts).blocks
+@given(FORESTS, st.integers(1, 30))
+def test_blocks_cover_each_token_once_and_waste_little(forest, times) -> None:
+    def longer(trees):
+        return [(tokens * times, longer(branches)) for tokens, branches in trees]
+
+    parts = segments(longer(forest))
+    layout = layout_of(parts)
+    blocks = layout.blocks
     assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
-    assert blocks[-1].stop == parts[-1].stop
+    assert blocks[-1].stop == parts[-1].end
     for block in blocks:
-        length, seen = block.stop - block.start, block.context_stop - block.context
-        longest = max(s.length for s in parts if block.start <= s.start < block.stop)
-        assert length <= max(JOIN_TOKENS, seen // 2, longest)
+        assert block.mask is None or block.stop - block.start <= max(JOIN_TOKENS, block.seen // 2)
+    lines = [[p for p in parts if p.start <= s.start < p.end] for s in parts]
+    assert layout.longest == max(sum(p.length for p in line) for line in lines)
 
 
 def test_attention_that_would_come_out_wrong_is_refused() -> None:
-    parts = [Segment(0, 6)]
+    parts = [Segment(0, 6, 6)]
     inputs = states(parts)
     layout = layout_of(parts)
     packed_attention(None, *inputs, None, layout=layout, sliding_window=6, softcap=None)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.training.network.packing import empty_micro_batch, pack, problem_with, split
+from stages.training.network.packing import empty_micro_batch, forest_of, pack, problem_with, split
 from workflows.trajectory import PARTITION, rows_to_table
 
 law = settings(max_examples=60)
@@ -75,20 +75,32 @@ def test_each_sampled_token_is_a_target_once_predicted_from_the_token_before_it(
 
 @law
 @given(ROWS)
-def test_a_packed_row_holds_each_prompt_once_and_every_token_knows_its_place(contents) -> None:
-    contents = [(p, r) for p, r in contents if r]
+def test_a_packed_row_holds_what_begins_alike_once_and_every_token_knows_its_place(contents) -> None:
+    sequences = [p + r[:-1] for p, r in contents if r]
     batch = pack(table(*(row(i, p, r) for i, (p, r) in enumerate(contents))), True)
-    prompts = {tuple(p) for p, _ in contents}
-    alone = sum(len(r) - 1 for _, r in contents)
-    assert batch.token_ids.shape == (1, sum(map(len, prompts)) + alone) if contents else True
+    if not sequences:
+        return
+    beginnings = {tuple(s[:length]) for s in sequences for length in range(1, len(s) + 1)}
     ids, places = batch.token_ids[0].tolist(), batch.position_ids[0].tolist()
+    parts = batch.layout.segments
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     seen = []
-    for segment in batch.layout.segments:
-        context = slice(segment.context, segment.context_stop)
-        own = slice(segment.start, segment.stop)
-        assert places[context] + places[own] == list(range(len(ids[context] + ids[own])))
-        seen.append(ids[context] + ids[own])
-    assert all(any(text[: len(p + r[:-1])] == p + r[:-1] for text in seen) for p, r in contents)
+    for part in parts:
+        line = [p for p in parts if p.start <= part.start < p.end]
+        text = [ids[k] for p in line for k in range(p.start, p.stop)]
+        assert [places[k] for p in line for k in range(p.start, p.stop)] == list(range(len(text)))
+        seen += [tuple(text[:length]) for length in range(len(text) - part.length + 1, len(text) + 1)]
+    assert sorted(seen) == sorted(beginnings), "each beginning of a sequence is one token of the row"
+    assert len(ids) == len(beginnings)
+
+
+@law
+@given(st.lists(IDS.filter(bool), min_size=1, max_size=8))
+def test_every_sequence_can_be_read_off_its_places(sequences) -> None:
+    forest = forest_of(sequences)
+    for sequence, places in zip(sequences, forest.places, strict=True):
+        assert forest.token_ids[places].tolist() == sequence
+        assert forest.position_ids[places].tolist() == list(range(len(sequence)))
 
 
 @both

@@ -2,14 +2,16 @@
 
 import json
 from collections import Counter
+from itertools import pairwise
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.batching import PLAN_COLUMNS, plan_batches
+from stages.batching import PASS_TOKENS, PLAN_COLUMNS, plan_batches, prefix_names
 from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, write_part
 from stages.tables.parquet import TableSink
 from workflows.errors import SchemaError, UsageError
@@ -99,31 +101,36 @@ def test_similar_lengths_share_a_pass_so_that_padding_is_small() -> None:
     assert padded <= 1.1 * plan["num_tokens"].sum()
 
 
+# by prompt: how many tokens it begins with of those that all prompts have, how many of its own, and responses
 SHARING = st.lists(
-    st.tuples(st.integers(0, 60), st.lists(st.integers(1, 40), min_size=1, max_size=6)), max_size=12
+    st.tuples(st.integers(0, 60), st.integers(0, 60), st.lists(st.integers(1, 40), min_size=1, max_size=6)),
+    max_size=12,
 )
 
 
 def sharing_frame(prompts):
-    """Rows of prompts (tokens) that several responses (tokens) share; a prompt of 0 tokens has no name."""
-    rows = [
-        (f"e{p}/{r}", 0, prompt, response, f"p{p}" if prompt else None)
-        for p, (prompt, responses) in enumerate(prompts)
-        for r, response in enumerate(responses)
-    ]
-    schema = {**frame_of([]).schema, "prompt": pl.String}
+    """Rows of prompts that several responses share; a prompt without tokens has no name."""
+    rows = []
+    for p, (common, own, responses) in enumerate(prompts):
+        prompt = [*range(common), *(1000 * (p + 1) + k for k in range(own))]
+        for r, response in enumerate(responses):
+            tokens = [*prompt, *(100_000 + 100 * r + k for k in range(response))]
+            (name,) = prefix_names([tokens[:-1]])
+            rows.append(
+                (f"e{p}/{r}", 0, len(prompt), response, f"p{p}" if prompt else None, name, tokens[:-1])
+            )
+    schema = {**frame_of([]).schema, "prompt": pl.String, "prefix": pl.Binary, "ids": pl.List(pl.Int64)}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def shared_tokens(batch):
-    """Tokens of a forward pass that computes each prompt once."""
-    prompts = dict(batch.select(pl.coalesce("prompt", "episode_id"), "num_prompt_tokens").iter_rows())
-    return sum(prompts.values()) + batch["num_response_tokens"].sum()
+def tree_tokens(batch):
+    """Tokens of a forward pass that computes what its rows begin with once."""
+    return len({tuple(ids[:length]) for ids in batch["ids"].to_list() for length in range(1, len(ids) + 1)})
 
 
 @settings(law, max_examples=40)
 @given(SHARING, CUT, st.integers(0, 99))
-def test_shared_prompts_are_planned_once_and_every_row_still_has_its_place(prompts, cut, order) -> None:
+def test_what_rows_share_is_planned_once_and_every_row_still_has_its_place(prompts, cut, order) -> None:
     rows = sharing_frame(prompts)
     plan = plan_batches(rows, **cut, shared_prefix=True)
     assert (
@@ -141,24 +148,72 @@ def test_shared_prompts_are_planned_once_and_every_row_still_has_its_place(promp
     assert plan_batches(shuffled, **cut, shared_prefix=True).equals(plan)
     placed = plan.join(rows, on=["episode_id", "turn_index"])
     for batch in placed.partition_by(*PLAN_COLUMNS):
-        assert shared_tokens(batch) <= cut["micro_batch_tokens"] or batch.height == 1
+        assert tree_tokens(batch) <= cut["micro_batch_tokens"] or batch.height == 1
     sizes = [step.height for step in placed.partition_by("mini_batch")]
     assert not sizes or max(sizes) - min(sizes) <= 1
 
 
+@law
+@given(SHARING, st.integers(1, 300))
+def test_no_other_cut_into_passes_computes_fewer_tokens(prompts, budget) -> None:
+    rows = sharing_frame(prompts).head(9)
+    plan = plan_batches(
+        rows, ranks=1, mini_batches=1, micro_batch_tokens=budget, seed=0, shared_prefix=True
+    ).join(rows, on=["episode_id", "turn_index"])
+    walk = plan.sort("prefix", "micro_batch")
+
+    def planned(passes):
+        """Their tokens as a plan knows them, from names of 8 tokens each, and what a pass costs besides."""
+        total = 0
+        for batch in passes:
+            names = {name[:length] for name in batch["prefix"] for length in range(8, len(name) + 1, 8)}
+            alone = sum(n - len(name) for n, name in batch.select("num_tokens", "prefix").rows())
+            tokens = 8 * len(names) + alone
+            if tokens > budget and batch.height > 1:
+                return float("inf")
+            total += tokens + PASS_TOKENS
+        return total
+
+    ours = planned(walk.partition_by("micro_batch", maintain_order=True))
+    for cuts in range(1 << max(0, walk.height - 1)):
+        edges = [0, *(k for k in range(1, walk.height) if cuts >> (k - 1) & 1), walk.height]
+        assert ours <= planned([walk[a:b] for a, b in pairwise(edges) if b > a])
+
+
 def test_rows_of_one_prompt_share_a_pass_where_they_fit_and_ranks_share_the_work() -> None:
-    rows = sharing_frame([(50, [10] * 4)] * 6)
+    rows = sharing_frame([(0, 50, [10] * 4)] * 6)
     plan = plan_batches(
         rows, ranks=2, mini_batches=1, micro_batch_tokens=200, seed=0, shared_prefix=True
     ).join(rows, on=["episode_id", "turn_index"])
     passes = plan.partition_by(*PLAN_COLUMNS)
-    assert sorted(shared_tokens(p) for p in passes) == [90, 90, 180, 180]  # six prompts, four answers each
+    # six prompts, four answers of 9 tokens that are computed
+    assert sorted(tree_tokens(p) for p in passes) == [86, 86, 172, 172]
     assert all(p.group_by("prompt").len()["len"].to_list() == [4] * p["prompt"].n_unique() for p in passes)
-    one_group = sharing_frame([(50, [10] * 4)])
+    one_group = sharing_frame([(0, 50, [10] * 4)])
     plan = plan_batches(
         one_group, ranks=2, mini_batches=1, micro_batch_tokens=200, seed=0, shared_prefix=True
     )
     assert set(plan["rank"]) == {0, 1}  # no rank idles because a group stays together
+
+
+def test_prompts_that_begin_with_the_same_instructions_share_them() -> None:
+    rows = sharing_frame([(160, 16, [17]), (0, 176, [17])] * 4)
+    plan = plan_batches(
+        rows, ranks=1, mini_batches=1, micro_batch_tokens=400, seed=0, shared_prefix=True
+    ).join(rows, on=["episode_id", "turn_index"])
+    together = [p for p in plan.partition_by(*PLAN_COLUMNS) if p.height == 4]
+    assert [tree_tokens(p) for p in together] == [160 + 4 * (16 + 16)]
+
+
+@law
+@given(st.lists(st.lists(st.integers(0, 2), max_size=50), max_size=6))
+def test_names_are_alike_as_far_as_tokens_are(sequences) -> None:
+    for one, its_name in zip(sequences, prefix_names(sequences), strict=True):
+        assert len(its_name) == 8 * (len(one) // 8)
+        for other, name in zip(sequences, prefix_names(np.array(s) for s in sequences), strict=True):
+            for length in range(8, min(len(one), len(other)) + 1, 8):
+                same = its_name[:length] == name[:length]
+                assert same == (one[:length] == other[:length])
 
 
 def test_another_seed_is_another_split_into_steps() -> None:

@@ -1,5 +1,6 @@
 """Sharing prompts changes no gradient, for any architecture that can do it; others are refused."""
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -57,6 +58,36 @@ def test_gradients_over_shared_prompts_are_those_of_plain_rows(tmp_path, kind, c
     recomputed, again = gradients(folder, rows, packed=True, activation_checkpointing=True)
     torch.testing.assert_close(recomputed, shared, rtol=0, atol=0)
     assert gap(again, found) <= 1e-6
+
+
+def test_gradients_over_trees_are_those_of_plain_rows(tmp_path) -> None:
+    """Instructions of a role, turns of a conversation that extend each other, answers that begin alike, and
+    a sequence that is the beginning of another."""
+    folder = checkpoint(tmp_path / "m", "llama", max_position_embeddings=512)
+    rule, other = [k % 250 for k in range(3, 40)], [9, 8, 7]
+    first, second = [*rule, 60, 61], [*rule, 60, 61, 1, 2, 3, 62, 63]
+    contents = [
+        (first, [1, 2, 3]),  # what the next turn of its conversation goes on from
+        (second, [4, 5, 6, 7]),
+        (first, [1, 2, 9, 9, 9]),
+        ([*rule, 70], [1]),
+        (other, [5, 5]),
+        (first, [1, 2]),
+    ]
+    rows = partition(tmp_path / "p").read()
+    for name, lists in zip(
+        ("prompt_token_ids", "response_token_ids"), zip(*contents, strict=True), strict=True
+    ):
+        at = rows.column_names.index(name)
+        rows = rows.set_column(at, rows.schema.field(name), pa.array(lists, rows.schema.field(name).type))
+    logprobs = [[-5.0] * len(response) for _, response in contents]
+    at = rows.column_names.index("behaviour_logprobs")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array(logprobs, rows.schema.field(at).type))
+    assert pack(rows, True).token_ids.numel() == len(rule) + 2 + 5 + 3 + 2 + 1 + 4
+    plain, expected = gradients(folder, rows, packed=False)
+    shared, found = gradients(folder, rows, packed=True)
+    torch.testing.assert_close(shared, plain, rtol=1e-5, atol=1e-5)
+    assert gap(found, expected) <= 1e-5
 
 
 def test_a_critics_trunk_sees_the_states_that_the_policys_head_sees(tmp_path) -> None:

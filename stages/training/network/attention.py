@@ -1,7 +1,7 @@
-"""Attention over one packed row: many sequences side by side, none padded, shared prompts held once.
+"""Attention over one packed row: many sequences side by side, none padded, what begins alike held once.
 
-What a token sees is in `stages.training.network.layout`: its own segment up to itself and, in a response,
-the whole prompt in front. That is exactly what it would see in a row by itself, so logprobs and gradients
+What a token sees is in `stages.training.network.layout`: its own segment up to itself and all that this
+segment continues. That is exactly what it would see in a row by itself, so logprobs and gradients
 are those of the plain computation.
 
 On a CPU the forward pass is torch's flash kernel, and so is the backward pass in float32. In bfloat16 that
@@ -9,8 +9,8 @@ kernel took 17 to 24 % of an update (SmolLM2-135M, two cores), so there the back
 with matrix products, which in float32 took 13 % where the kernel took 8. On a GPU flex attention takes
 the whole row in one fused kernel.
 
-Legend: T tokens of the row, H query heads, h key heads, d head size, n tokens of a block, c tokens of
-the prompt that it sees, m = c + n.
+Legend: T tokens of the row, H query heads, h key heads, d head size, n tokens of a block, c tokens in
+front that it sees, m = c + n.
 """
 
 from __future__ import annotations
@@ -85,17 +85,12 @@ def _compiled(function: Any) -> Any:
 def _flex_mask(layout: Layout, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    starts = {segment.start: number for number, segment in enumerate(layout.segments)}
-    lengths = torch.tensor([segment.length for segment in layout.segments])
-    prompts = [starts[s.context] if s.context_stop > s.context else -1 for s in layout.segments]
-    # [T] the segment of each token, and [T] the segment of the prompt that it sees (-1: none)
-    segment_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-    prompt_of = torch.repeat_interleave(torch.tensor(prompts), lengths).to(device)
+    ends = layout.ends.to(device)  # [T]
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return ((segment_of[q] == segment_of[k]) & (k <= q)) | (prompt_of[q] == segment_of[k])
+        return (k <= q) & (q < ends[k])
 
-    total = len(segment_of)
+    total = len(ends)
     return create_block_mask(sees, None, None, total, total, device=device)
 
 
@@ -183,7 +178,7 @@ def product_backward(saved: Saved, grad: Tensor, scale: float, layout: Layout) -
         here, length = slice(block.start, block.stop), block.stop - block.start
         # 1. probabilities, [h, H/h·n, m]; masked after the exponential, which is ten times slower at -inf
         p = torch.bmm(folded(long_query, here), block.keys(long_key).transpose(1, 2)).exp_()
-        among_themselves = p.unflatten(1, (groups, length))[..., block.context_stop - block.context :]
+        among_themselves = p.unflatten(1, (groups, length))[..., block.seen :]
         if block.hidden is None:
             among_themselves.tril_()
         else:

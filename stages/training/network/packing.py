@@ -1,7 +1,8 @@
 """Rows of a `PARTITION` table as the tensors of one forward pass, in one of two layouts.
 
-*Packed*: all rows of a micro-batch side by side in one row, without padding, and a prompt that several
-of them share held once (`stages.training.network.layout`). *Padded*: one row each, padded on the right;
+*Packed*: all rows of a micro-batch in one row, without padding, and what several of them begin with held
+once (`stages.training.network.layout`): the instructions of a role, a prompt, the earlier turns of a
+conversation, the first words of a reply. *Padded*: one row each, padded on the right;
 causal attention needs no mask then, and any model can run it.
 
 What is trained is said by positions, never by comparing ids with a pad id, so an end token that doubles
@@ -58,7 +59,7 @@ class MicroBatch:
     temperatures: Tensor  # (N,) float32
     roles: tuple[str | None, ...]  # of the rows
     keys: tuple[tuple[str, int], ...]  # (episode_id, turn_index) of the rows; none for the filler
-    num_forward_tokens: int  # prompt and response tokens, shared prompts counted for every row
+    num_forward_tokens: int  # prompt and response tokens, what is shared counted for every row
     position_ids: Tensor | None = None  # (1, L) int64, of a packed row
     layout: Layout | None = None  # of a packed row; None is padded
     returns: Tensor | None = None  # these are (N,) float32, where the plan has them
@@ -92,7 +93,7 @@ def empty_micro_batch(packed: bool) -> MicroBatch:
         keys=(),
         num_forward_tokens=0,
         position_ids=torch.zeros((1, 1), dtype=torch.int64) if packed else None,
-        layout=layout_of([Segment(0, 1)]) if packed else None,
+        layout=layout_of([Segment(0, 1, 1)]) if packed else None,
         **dict.fromkeys(("returns", "importance_weights", *SCORE_COLUMNS), zero),
     )
 
@@ -162,9 +163,6 @@ def pack(rows: pa.Table, packed: bool) -> MicroBatch:
     kept = [row for row in rows.to_pylist() if row["response_token_ids"]]
     if not kept:
         return empty_micro_batch(packed)
-    if packed:  # rows with the same prompt next to each other
-        first = {tuple(row["prompt_token_ids"]): index for index, row in reversed(list(enumerate(kept)))}
-        kept.sort(key=lambda row: first[tuple(row["prompt_token_ids"])])
     counts = torch.tensor([len(row["response_token_ids"]) for row in kept])
 
     def per_token(column: str) -> Tensor:
@@ -207,55 +205,77 @@ def _padded(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _packed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`rows` have equal prompts next to each other."""
-    ids: list[int] = []
-    position_ids: list[int] = []
-    positions: list[int] = []
-    segments: list[Segment] = []
-    at = 0
-    while at < len(rows):
-        prompt = rows[at]["prompt_token_ids"]
-        responses = []
-        while at < len(rows) and rows[at]["prompt_token_ids"] == prompt:
-            responses.append(rows[at]["response_token_ids"])
-            at += 1
-        start, before = len(ids), len(ids) + len(prompt)
-        more_ids, more_positions, more_segments = segments_of(prompt, responses, start)
-        for response in responses:
-            positions += [start + len(prompt) - 1, *range(before, before + len(response) - 1)]
-            before += len(response) - 1
-        ids += more_ids
-        position_ids += more_positions
-        segments += more_segments
+    sequences = [(row["prompt_token_ids"], row["response_token_ids"]) for row in rows]
+    forest = forest_of([[*prompt, *response[:-1]] for prompt, response in sequences])
+    positions = [
+        # a response token is predicted from the token before it
+        forest.places[index][len(prompt) - 1 :]
+        for index, (prompt, _) in enumerate(sequences)
+    ]
     return {
-        "token_ids": torch.tensor([ids]),
-        "position_ids": torch.tensor([position_ids]),
-        "positions": torch.tensor(positions),
-        "layout": layout_of(segments),
+        "token_ids": torch.from_numpy(forest.token_ids)[None],
+        "position_ids": torch.from_numpy(forest.position_ids)[None],
+        "positions": torch.from_numpy(np.concatenate(positions)),
+        "layout": layout_of(forest.segments),
     }
 
 
-def segments_of(
-    prompt: Sequence[int], responses: Sequence[Sequence[int]], start: int
-) -> tuple[list[int], list[int], list[Segment]]:
-    """Ids, position ids and segments of the responses to one prompt, from place `start` of a packed row.
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Sequences as trees, tokens in depth-first order: what several begin with is there once."""
 
-    The last token of a response is left out: it predicts nothing.
+    token_ids: np.ndarray  # (T,) int64
+    position_ids: np.ndarray  # (T,) int64: the place of a token in every sequence that it is of
+    places: list[np.ndarray]  # by sequence, as given: where each of its tokens is, int64
+    segments: list[Segment]
+
+
+def forest_of(sequences: Sequence[Sequence[int]]) -> Forest:
+    """The prefix trees of token sequences, none of them empty.
+
+    Sorted sequences follow each other as a depth-first walk does: each goes back to where it parts from
+    the one before, and on from there.
     """
-    ids, positions = list(prompt), list(range(len(prompt)))
-    end = start + len(prompt)
-    for response in responses:
-        ids += response[:-1]
-        positions += range(len(prompt), len(prompt) + len(response) - 1)
-    if len(responses) == 1:
-        return ids, positions, [Segment(start, start + len(ids))]
-    segments = [Segment(start, end)]
-    at = end
-    for response in responses:
-        if len(response) > 1:
-            segments.append(Segment(at, at + len(response) - 1, start, end))
-            at += len(response) - 1
-    return ids, positions, segments
+    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+    order = sorted(range(len(arrays)), key=lambda index: arrays[index].astype(">i8").tobytes())
+    ids: list[np.ndarray] = []
+    depths: list[np.ndarray] = []
+    places: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(arrays)
+    runs: list[tuple[int, int, int]] = []  # of the current path: first token, its depth, depth behind it
+    segments: list[Segment] = []
+    size, path, before = 0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for index in order:
+        sequence = arrays[index]
+        shared = _common(before, sequence)
+        _part(runs, shared, size, segments)
+        if shared < len(sequence):
+            runs.append((size, shared, len(sequence)))
+        path = np.concatenate([path[:shared], np.arange(size, size + len(sequence) - shared)])
+        places[index] = path
+        ids.append(sequence[shared:])
+        depths.append(np.arange(shared, len(sequence)))
+        size += len(sequence) - shared
+        before = sequence
+    _part(runs, 0, size, segments)
+    segments.sort(key=lambda segment: segment.start)
+    return Forest(np.concatenate(ids), np.concatenate(depths), places, segments)
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two sequences begin with alike."""
+    most = min(len(one), len(other))
+    differ = one[:most] != other[:most]
+    return int(differ.argmax()) if differ.any() else most
+
+
+def _part(runs: list[tuple[int, int, int]], depth: int, size: int, segments: list[Segment]) -> None:
+    """The walk is back at `depth`: runs of tokens below it are whole segments, which end at `size`."""
+    while runs and runs[-1][2] > depth:
+        start, first, last = runs.pop()
+        cut = max(first, depth)
+        segments.append(Segment(start + cut - first, start + last - first, size))
+        if cut > first:
+            runs.append((start, first, cut))
 
 
 def split(rows: pa.Table, packed: bool) -> dict[int, list[MicroBatch]]:

@@ -11,7 +11,7 @@ from stages.training.network import attention, chance
 from stages.training.network.attention import UnsupportedAttention
 from stages.training.network.layout import layout_of
 from stages.training.network.logprobs import token_logprobs
-from stages.training.network.packing import MicroBatch, segments_of
+from stages.training.network.packing import MicroBatch, forest_of
 from workflows.errors import UsageError
 
 Outputs = tuple[Tensor, Tensor | None, Tensor]
@@ -197,13 +197,15 @@ def _alone(model: Any, prompt: list[int], responses: list[list[int]]) -> Tensor:
 
 def _together(model: Any, prompt: list[int], responses: list[list[int]]) -> Tensor:
     """The same states, of one packed row."""
-    ids, positions, segments = segments_of(prompt, responses, 0)
-    return _states(
+    forest = forest_of([[*prompt, *response[:-1]] for response in responses])
+    states = _states(
         model,
-        input_ids=torch.tensor([ids]),
-        position_ids=torch.tensor([positions]),
-        layout=layout_of(segments),
+        input_ids=torch.from_numpy(forest.token_ids)[None],
+        position_ids=torch.from_numpy(forest.position_ids)[None],
+        layout=layout_of(forest.segments),
     )
+    one, other = (states[torch.from_numpy(places)] for places in forest.places)
+    return torch.cat([one, other[len(prompt) :]])
 
 
 def _states(model: Any, **inputs: Any) -> Tensor:
