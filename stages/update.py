@@ -28,6 +28,9 @@ UPDATE_ARGUMENTS: Final = {
 }
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
+MEASURES: Final = ("covariance_fraction",)
+"""What updates measure beside the columns of their table: in the manifest's metrics."""
+
 # Columns of the summary row that go into the manifest's metrics where they hold a number.
 _METRICS: Final = (
     "loss",
@@ -148,6 +151,7 @@ def account_of(report: UpdateReport, partition_rows: int) -> Account:
 def _metrics(report: UpdateReport) -> dict[str, float]:
     values = {name: report.summary.get(name) for name in _METRICS}
     metrics = {name: float(value) for name, value in values.items() if value is not None}
+    metrics |= {name: report.measures[name] for name in MEASURES if name in report.measures}
     if report.seconds and not report.skipped:
         metrics["tokens_per_second"] = report.num_forward_tokens / report.seconds
     metrics["skipped"] = float(report.skipped is not None)

@@ -18,6 +18,7 @@ from pipeline.metrics.turns import episode_metrics, turn_metrics
 from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef
+from stages.update import MEASURES
 
 # Columns of the summary row of `updates`, and what they are called.
 _UPDATE_METRICS: Final = {
@@ -77,7 +78,7 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
     """Measures that stages took themselves, because their tables give them only at a price, as metrics.
 
     `stages` has the metrics of each stage's manifest: token advantages and the KL in the reward
-    (`advantage`), running baselines (`credit`).
+    (`advantage`), running baselines (`credit`), and what an update has no column for (`update/<model>`).
     """
     metrics = {}
     for name, value in stages.get("advantage", {}).items():
@@ -87,6 +88,12 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:
             metrics[f"role/{slug(role)}/baseline"] = value
+    for stage, measured in stages.items():
+        kind, _, model = stage.partition("/")
+        if kind == "update" and model:
+            metrics |= {
+                f"model/{slug(model)}/{name}": measured[name] for name in MEASURES if name in measured
+            }
     return _finite(metrics)
 
 

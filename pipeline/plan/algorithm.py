@@ -106,7 +106,13 @@ def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, metho
     if loss.needs_reference:
         needs.add("reference")
     steps = ppo.epochs * ppo.mini_batches
-    if needs and (steps > 1 or (critic is not None and critic.kind == "head")):
+    if loss.name == "kl_cov" and steps == 1:
+        raise UsageError(
+            f'[ppo] of model {model.model_id!r}: loss = "kl_cov" has no effect with epochs = 1 and '
+            "mini_batches = 1, as the KL to the policy of before the update is 0 in its first optimizer "
+            'step; set ppo.epochs or ppo.mini_batches to 2 or more, or use loss = "clip_cov"'
+        )
+    if needs and (steps > 1 or loss.chooses_tokens or (critic is not None and critic.kind == "head")):
         needs.add("old")  # the same forward pass gives them, or the update would make one more for them
     reference = _reference(model) if "reference" in needs else None
     return Algorithm(loss, schedule, critic, reference, tokens, frozenset(needs))
@@ -135,6 +141,10 @@ def _loss(model: ModelPlan) -> LossSpec:
         entropy_coefficient=ppo.entropy_coefficient,
         kl_coefficient=ppo.kl_coefficient if in_loss else 0.0,
         kl_estimator=ppo.kl_estimator or "k3",
+        cov_share=ppo.cov_share or 0.0,
+        cov_low=ppo.cov_low,
+        cov_high=ppo.cov_high,
+        cov_kl_coefficient=ppo.cov_kl_coefficient,
         roles=roles if in_loss else {r: _without_kl(terms) for r, terms in roles.items()},
     )
 

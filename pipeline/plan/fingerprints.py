@@ -6,7 +6,7 @@ A finished stage is never run again: these are what is compared before it is loa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, truncated_rule
@@ -69,7 +69,7 @@ def trainer_fingerprints(
         if kind == "update":
             fingerprints[stage.name] |= {
                 "ppo": model.ppo.fingerprint(),
-                "loss": asdict(algorithm.loss),
+                "loss": _plain(algorithm.loss),
                 "loss_source": source_hash(algorithm.loss.name),
             }
     return fingerprints
@@ -127,6 +127,13 @@ def _said_by_others(sections: Mapping[str, ModelSection]) -> dict[str, Any]:
         if spoken is not None:
             hashes[model_id] = spoken
     return {"said_by_others": hashes} if hashes else {}
+
+
+def _plain(spec: Any) -> dict[str, Any]:
+    """A specification as plain values, without fields of its `later` that have their default."""
+    later: frozenset[str] = getattr(spec, "later", frozenset())
+    new = {f.name for f in fields(spec) if f.name in later and getattr(spec, f.name) == f.default}
+    return _without(asdict(spec), new)
 
 
 def _without(section: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ _FALLS: Final = Under("ppo.schedule", ("linear", "cosine"))
 _KL: Final = Under("ppo.kl_coefficient", (0,), but=True)
 _GAE: Final = Under("advantage.use", ("gae",))
 _CORRECTED: Final = Under("ppo.importance", ("truncated", "masked"))
-_CLIPPED: Final = Under("ppo.loss", ("ppo", "gspo", "cispo"))
+_CLIPPED: Final = Under("ppo.loss", ("ppo", "gspo", "cispo", "clip_cov"))
+_CHOOSES: Final = Under("ppo.loss", ("clip_cov", "kl_cov"))
 
 ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.total_updates": ((_FALLS,),),
@@ -52,6 +53,10 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.clip_low": ((_CLIPPED,),),
     "ppo.clip_high": ((_CLIPPED,),),
     "ppo.dual_clip": ((Under("ppo.loss", ("ppo",)),),),
+    "ppo.cov_share": ((_CHOOSES,),),
+    "ppo.cov_low": ((Under("ppo.loss", ("clip_cov",)),),),
+    "ppo.cov_high": ((Under("ppo.loss", ("clip_cov",)),),),
+    "ppo.cov_kl_coefficient": ((Under("ppo.loss", ("kl_cov",)),),),
     "ppo.kl_in": ((_KL,),),
     "ppo.kl_estimator": ((_KL,),),
     "ppo.importance_level": ((_CORRECTED,),),

@@ -8,7 +8,7 @@ _CREDIT: Final = (
     *("group_relative", "dr_grpo", "grpo", "rloo", "reinforce_pp", "rank_normal", "running_baseline"),
     *("opo", "rejection"),
 )
-_LOSSES: Final = ("ppo", "gspo", "cispo", "policy_gradient", "supervised")
+_LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
 
 # by the kind of thing that was looked for, and the word: how the thing is said
 _SAID: Final[dict[str, dict[str, str]]] = {

@@ -12,7 +12,7 @@ from pipeline.settings.keys import Path, dotted
 from pipeline.settings.overrides import path_of
 from pipeline.settings.schema import Settings
 from pipeline.settings.section import Section
-from pipeline.settings.training import CLIP_OF_LOSS
+from pipeline.settings.training import DEFAULTS_OF_LOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def settings_with_origins(
         elif _is_in(raw, path):
             origin = "file"
         elif path in read and read[path] == value:
-            of_loss = path[0] == "ppo" and path[-1] in CLIP_OF_LOSS.get(resolved.ppo.loss, ())
+            of_loss = path[0] == "ppo" and path[-1] in DEFAULTS_OF_LOSS.get(resolved.ppo.loss, ())
             origin = f"default of {resolved.ppo.loss}" if of_loss else "default"
         else:
             origin = "derived"

@@ -9,9 +9,15 @@ from pydantic import Field
 
 from pipeline.settings.section import Amount, Count, Positive, Section, Share
 
-# Sequence-level ratios are far closer to 1 than those of tokens. Source: GSPO, arXiv:2507.18071, section 5.1.
 CLIP: Final = {"clip_low": 0.2, "clip_high": 0.2}
-CLIP_OF_LOSS: Final[Mapping[str, Mapping[str, float]]] = {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
+DEFAULTS_OF_LOSS: Final[Mapping[str, Mapping[str, float]]] = {
+    # ratios of whole replies are far closer to 1 than those of tokens: GSPO, arXiv:2507.18071, section 5.1
+    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4},
+    # arXiv:2505.22617
+    "clip_cov": {"cov_share": 2e-4},
+    "kl_cov": {"cov_share": 2e-3},
+}
+"""What keys of [ppo] are under a loss where the settings do not name them; others have no such value."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -38,6 +44,8 @@ class TrainerSection(Section):
 class PpoSection(Section):
     """The update of a model; [models.<id>.ppo] and [roles.<name>.ppo] override single keys."""
 
+    later = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient"})
+
     learning_rate: Amount = 1e-6
     """Learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -49,7 +57,8 @@ class PpoSection(Section):
     final_share: Share = 0.0
     """Share of the learning rate that is left at the end of a falling schedule."""
     loss: str = "ppo"
-    """ppo, gspo, cispo, policy_gradient, supervised, or package.module:function of your own."""
+    """ppo, gspo, cispo, clip_cov, kl_cov, policy_gradient, supervised, or package.module:function of your
+    own."""
     normalisation: Literal["token_mean", "sequence_mean", "fixed_length"] | None = None
     """What the summed loss is divided by; without it, token_mean, and sequence_mean for gspo."""
     fixed_length: Positive | None = None
@@ -62,6 +71,15 @@ class PpoSection(Section):
     """How far the ratio of new to old policy may rise above 1; without it, 0.2, and 0.0004 for gspo."""
     dual_clip: Amount = 3.0
     """Bound on the loss of a token with a negative advantage, in units of the advantage; 0 is off."""
+    cov_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of an optimizer step's tokens that clip_cov and kl_cov hold back, rounded up to whole tokens;
+    without it, 0.0002 for clip_cov and 0.002 for kl_cov."""
+    cov_low: float = 1.0
+    """Lowest covariance of logprob and advantage of a token that clip_cov may hold back."""
+    cov_high: float = 5.0
+    """Highest covariance of a token that clip_cov may hold back."""
+    cov_kl_coefficient: Amount = 1.0
+    """Weight of the KL to the policy of before the update, for the tokens that kl_cov holds back."""
     entropy_coefficient: Amount = 0.0
     """Weight of the entropy bonus."""
     kl_coefficient: Amount = 0.0
@@ -95,14 +113,10 @@ class PpoSection(Section):
     """Epsilon of AdamW."""
 
     def settled(self) -> Self:
-        """The section with the clip range of its loss, where none is named."""
-        clip = {key: value for key, value in clip_of(self.loss).items() if getattr(self, key) is None}
-        return self.model_copy(update=clip) if clip else self
-
-
-def clip_of(loss: str) -> Mapping[str, float]:
-    """The clip range of a loss whose settings name none."""
-    return CLIP_OF_LOSS.get(loss, CLIP)
+        """The section with what its loss has of its own, where no other value is named."""
+        defaults = {**CLIP, **DEFAULTS_OF_LOSS.get(self.loss, {})}
+        unnamed = {key: value for key, value in defaults.items() if getattr(self, key) is None}
+        return self.model_copy(update=unnamed) if unnamed else self
 
 
 LOSS_TERMS = frozenset({"clip_low", "clip_high", "kl_coefficient", "entropy_coefficient"})

@@ -39,7 +39,7 @@ NO_SIGNAL: Final = "no signal: every advantage is zero"
 NO_ROWS: Final = "no rows with response tokens"
 NO_RESPONSE: Final = "no response"
 # Losses that a zero advantage takes everything out of. Others are never called silent.
-_SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "cispo", "policy_gradient")
+_SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient")
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class MiniBatch:
     signal: bool  # whether there is anything to learn
     old_logprobs: list[Tensor] = field(default_factory=list)  # empty: taken from the step's own forward
     old_values: list[Tensor] = field(default_factory=list)  # likewise
+    chosen: list[Tensor] = field(default_factory=list)  # tokens that the loss holds back: by `choose_tokens`
 
     @property
     def skipped(self) -> str | None:

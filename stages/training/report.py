@@ -69,4 +69,5 @@ def report_of(
         summary={**shared, **summary},
         block=block,
         update_id=update_id,
+        measures=total.further(),
     )

@@ -91,6 +91,7 @@ class UpdateReport:
     summary: dict[str, Any] = field(default_factory=dict)
     block: int = 0
     update_id: str = ""
+    measures: dict[str, float] = field(default_factory=dict)  # what has no column: MEASURES of stages.update
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""

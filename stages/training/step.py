@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.tables.parquet import TableRef
+from stages.training.choice import choose_tokens
 from stages.training.loss.batch import TokenBatch
 from stages.training.loss.kl import sampler_gap
 from stages.training.loss.loss import TokenSums, ValueSums, policy_loss, terms_of, token_weights, value_loss
@@ -54,8 +55,9 @@ def run_update(
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
     steps, total = [], Totals()
     if any(m.skipped is None for m in plan):
-        if unit.spec.epochs * len(plan) > 1:
+        if unit.spec.epochs * len(plan) > 1 or unit.spec.loss.chooses_tokens:
             _before_the_update(unit, plan)
+        choose_tokens(unit, plan)
         for epoch in range(unit.spec.epochs):
             for mini_batch in plan:
                 row, step_total = _optimizer_step(unit, mini_batch, first=epoch == 0)
@@ -68,7 +70,7 @@ def run_update(
 def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:
     """Old logprobs and values of every token, as far as the scores do not have them.
 
-    An update of one optimizer step does without: its own forward pass gives the same numbers.
+    An update of one optimizer step mostly does without: its own forward pass gives the same numbers.
     """
     with torch.no_grad():
         for mini_batch in plan:
@@ -128,12 +130,14 @@ def _micro_batch(unit: Unit, mini_batch: MiniBatch, index: int, total: Totals, f
         old = new.detach() if batch.old_logprobs is None else batch.old_logprobs
     if first:
         total.add_gap(sampler_gap(old, batch.behaviour_logprobs, batch.mask))
-    sums = _policy_sums(unit, batch, new, old, entropies)
+    chosen = mini_batch.chosen[index] if mini_batch.chosen else None
+    sums = _policy_sums(unit, batch, new, old, entropies, chosen)
     total.add_policy(
         sums,
         reference=batch.reference_logprobs is not None,
         entropies=entropies is not None,
         importance=batch.importance_weights is not None,
+        chosen=chosen is not None,
     )
     # DeepSpeed averages gradients over ranks; ours are parts of one sum.
     loss = sums.loss * (spec.ranks / mini_batch.denominator)
@@ -155,7 +159,12 @@ def _micro_batch(unit: Unit, mini_batch: MiniBatch, index: int, total: Totals, f
 
 
 def _policy_sums(
-    unit: Unit, batch: MicroBatch, new: Tensor, old: Tensor, entropies: Tensor | None
+    unit: Unit,
+    batch: MicroBatch,
+    new: Tensor,
+    old: Tensor,
+    entropies: Tensor | None,
+    chosen: Tensor | None,
 ) -> TokenSums:
     loss, num_rows = unit.spec.loss, len(batch.roles)
     return policy_loss(
@@ -172,6 +181,7 @@ def _policy_sums(
             importance_weights=batch.importance_weights,
             reference_logprobs=batch.reference_logprobs,
             entropies=entropies,
+            chosen=chosen,
         ),
     )
 

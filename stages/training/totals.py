@@ -28,6 +28,8 @@ _MEANS: Final = {
     "sampler_gap_mean": "gap_tokens",
     "sampler_kl": "gap_tokens",
 }
+# Measured like these, and no columns of `UPDATES`: an update's report and manifest have them.
+_FURTHER: Final = {"covariance_fraction": "chosen_tokens"}
 _MOMENTS: Final = ("returns", "errors")
 _MAXIMA: Final = {
     "importance_ratio_max": "tokens",
@@ -40,7 +42,7 @@ class Totals:
     """Named sums, maxima and moments of one rank. A thing that was not measured anywhere is null."""
 
     def __init__(self) -> None:
-        self.sums = dict.fromkeys((*_MEANS, *_MEANS.values()), 0.0)
+        self.sums = dict.fromkeys((*_MEANS, *_MEANS.values(), *_FURTHER, *_FURTHER.values()), 0.0)
         self.maxima = dict.fromkeys(_MAXIMA, 0.0)
         self.moments = dict.fromkeys(_MOMENTS, Moments())
 
@@ -51,7 +53,9 @@ class Totals:
             else:
                 self.maxima[name] = max(self.maxima[name], float(value))
 
-    def add_policy(self, sums: TokenSums, *, reference: bool, entropies: bool, importance: bool) -> None:
+    def add_policy(
+        self, sums: TokenSums, *, reference: bool, entropies: bool, importance: bool, chosen: bool
+    ) -> None:
         """Of one micro-batch; the flags say which of the optional terms were there to be measured."""
         tokens = sums.num_tokens
         self.add(
@@ -74,6 +78,8 @@ class Totals:
                 importance_masked=sums.importance_masked,
                 importance_tokens=tokens,
             )
+        if chosen:
+            self.add(covariance_fraction=sums.chosen, chosen_tokens=tokens)
 
     def add_values(self, sums: ValueSums) -> None:
         self.add(
@@ -113,6 +119,11 @@ class Totals:
         for moments in of_ranks:  # in the order of the ranks: the same bits on each
             merged._add_moments(moments)
         return merged
+
+    def further(self) -> dict[str, float]:
+        """What was measured and has no column in `UPDATES`."""
+        sums = self.sums
+        return {name: sums[name] / sums[count] for name, count in _FURTHER.items() if sums[count]}
 
     def measured(self) -> dict[str, Any]:
         """The measured columns of an `UPDATES` row; null where there was nothing to measure."""

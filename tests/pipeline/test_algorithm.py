@@ -63,6 +63,12 @@ def stages(found: Plan) -> list[str]:
             ["score/team", "advantage", "update/team"],
             {"reference", "old"},
         ),
+        ({"ppo": {"loss": "clip_cov"}}, ["update/team"], set()),
+        (
+            {"ppo": {"loss": "clip_cov", "kl_coefficient": 0.1}},
+            ["score/team", "update/team"],
+            {"reference", "old"},
+        ),
         ({"ppo": {"importance": "truncated"}}, ["score/team", "advantage", "update/team"], {"old"}),
         (
             {"ppo": {"loss": "supervised"}, "credit": {"use": "rejection", "options": {"best": True}}},
@@ -92,7 +98,7 @@ def test_gae_needs_no_groups_and_group_methods_do(scripted: Settings) -> None:
 
 @pytest.mark.parametrize("loss", [*LOSSES[:-1], "math:exp"])
 def test_every_loss_assembles_by_its_name(scripted: Settings, loss: str) -> None:
-    found = plan(scripted, ppo={"loss": loss}).algorithms["team"].loss
+    found = plan(scripted, ppo={"loss": loss, "epochs": 2}).algorithms["team"].loss
     assert found.name == loss
     assert found.normalisation == ("sequence_mean" if loss == "gspo" else "token_mean")
 
@@ -205,6 +211,11 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an unknown loss": ({"ppo": {"loss": "gpso"}}, ["'gspo'", "team"]),
     "a loss that is not there": ({"ppo": {"loss": "no_such_pkg.x:loss"}}, ["no_such_pkg"]),
     "a length without its normalisation": ({"ppo": {"fixed_length": 9}}, ["normalisation"]),
+    "a KL to a policy that has not moved": (
+        {"ppo": {"loss": "kl_cov"}},
+        ["epochs = 1", "mini_batches", "team"],
+    ),
+    "covariances between nothing": ({"ppo": {"loss": "clip_cov", "cov_low": 6}}, ["cov_low is 6", "team"]),
     "a schedule without an end": ({"ppo": {"schedule": "cosine"}}, ["total_updates"]),
     "a dual clip below 1": ({"ppo": {"dual_clip": 0.5}}, ["dual_clip", "above 1"]),
     "imitation of signed credit": ({"ppo": {"loss": "supervised"}}, ["supervised", '"rejection"']),

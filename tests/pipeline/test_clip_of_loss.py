@@ -35,6 +35,7 @@ def clip(found: Plan, model: str = "team") -> tuple[float, float]:
         ({**GSPO, "clip_low": 0.1, "clip_high": 0.2}, (0.1, 0.2)),
         ({**GSPO, "clip_high": 1e-3}, (3e-4, 1e-3)),
         ({"loss": "cispo"}, (0.2, 0.2)),
+        ({"loss": "clip_cov"}, (0.2, 0.2)),
     ],
 )
 def test_a_loss_has_its_own_clip_range_until_one_is_named(
@@ -83,3 +84,13 @@ def test_every_setting_has_its_origin_and_a_clip_names_its_loss(scripted: Settin
     assert of_gspo["ppo.clip_low"] == (3e-4, "default of gspo")
     assert of_gspo["ppo.clip_high"] == (1e-3, "file")
     assert origins()["ppo.clip_low"] == (0.2, "default")
+    assert origins(loss="clip_cov")["ppo.cov_share"] == (2e-4, "default of clip_cov")
+
+
+@pytest.mark.parametrize(("loss", "share"), [("clip_cov", 2e-4), ("kl_cov", 2e-3)])
+def test_the_share_of_tokens_that_is_held_back_is_that_of_the_paper(
+    scripted: Settings, loss: str, share: float
+) -> None:
+    ppo = {"loss": loss, "epochs": 2}
+    assert plan(scripted, ppo=ppo).algorithms["team"].loss.cov_share == share
+    assert plan(scripted, ppo={**ppo, "cov_share": 0.1}).algorithms["team"].loss.cov_share == 0.1

@@ -41,6 +41,8 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "ppo.clip_low": [0, 1.1],
     "ppo.clip_high": [0],
     "ppo.dual_clip": [0.5, 1.0, -1],
+    "ppo.cov_share": [0, 1.1, -0.1],
+    "ppo.cov_kl_coefficient": [-1],
     "ppo.entropy_coefficient": [-0.1],
     "ppo.kl_coefficient": [-0.1],
     "ppo.importance_cap": [0],
@@ -121,6 +123,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "roles.reader.sampling.top_k": [-1],
 }
 POSSIBLE = {  # any finite number works
+    *("ppo.cov_low", "ppo.cov_high"),  # either sign; which is above which is test_algorithm's
     *("rewards.weight", "evaluate.rewards.weight", "evaluate.solved_at"),
     *(f"cluster.{name}_seconds" for name in ("ray_start", "engine_start", "engine_call", "player_start")),
     *(f"cluster.{name}_seconds" for name in ("player_call", "trainer_start", "update")),

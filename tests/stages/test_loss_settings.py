@@ -21,6 +21,10 @@ law = settings(max_examples=40)
         ({"dual_clip": 1.0}, "above 1"),
         ({"clip_low": 1.5}, "clip_low is 1.5"),
         ({"kl_coefficient": -1.0}, "kl_coefficient is -1"),
+        ({"name": "clip_cov"}, "cov_share is 0.0; use a share above 0"),
+        ({"name": "clip-cov"}, "'clip_cov'"),
+        ({"cov_low": 5.0}, "cov_low < cov_high"),
+        ({"cov_kl_coefficient": -1.0}, "cov_kl_coefficient is -1"),
         ({"roles": {"a": RoleLoss(weight=math.nan)}}, "role 'a': weight is nan"),
     ],
 )

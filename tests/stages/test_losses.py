@@ -23,6 +23,7 @@ law = settings(max_examples=40)
 
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
+SOME = {"cov_share": 0.1}  # for the losses that hold back a share of the tokens
 
 
 def ppo(n, o, a, mean, dual_clip=3.0):
@@ -43,6 +44,21 @@ def cispo(n, o, a, mean):
     return -weight * a * n, -weight * a
 
 
+def clip_cov(n, o, a, mean):
+    return (0.0, 0.0) if is_chosen(a) else ppo(n, o, a, mean, dual_clip=None)
+
+
+def kl_cov(n, o, a, mean):
+    r = math.exp(n - o)
+    price, slope = (0.5 * (r - 1 - (n - o)), 0.5 * (r - 1)) if is_chosen(a) else (0.0, 0.0)
+    return -a * r + price, -a * r + slope
+
+
+def is_chosen(advantage):
+    """Which tokens these tests hold back: any rule that looks at one token only."""
+    return advantage > 1
+
+
 def gradient_only(n, o, a, mean):
     return -a * n, -a
 
@@ -51,6 +67,8 @@ REFERENCES = {
     "ppo": ppo,
     "gspo": gspo,
     "cispo": cispo,
+    "clip_cov": clip_cov,
+    "kl_cov": kl_cov,
     "policy_gradient": gradient_only,
     "supervised": gradient_only,
 }
@@ -93,6 +111,7 @@ def batch_of(rows, spec, mask=None):
         terms=exact,
         importance_weights=importance,
         reference_logprobs=ref,
+        chosen=is_chosen(advantages) if spec.chooses_tokens else None,
     )
 
 
@@ -117,6 +136,8 @@ SPEC = st.builds(
     normalisation=st.sampled_from(["token_mean", "sequence_mean"]),
     kl_coefficient=st.sampled_from([0.0, 0.1]),
     kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
+    cov_share=st.just(0.1),
+    cov_kl_coefficient=st.just(0.5),
 )
 
 
@@ -164,9 +185,11 @@ def test_what_is_masked_changes_nothing(rows, spec, junk, data) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_token_at_all_gives_zero_and_a_finite_gradient(name) -> None:
     """Faults A10, A11: there is a graph, so that a rank without rows still runs backward."""
-    sums, gradient = run([[(math.nan, math.inf, 1.0, 1.0, 0.0)]], LossSpec(name, kl_coefficient=1.0), [False])
+    sums, gradient = run(
+        [[(math.nan, math.inf, 1.0, 1.0, 0.0)]], LossSpec(name, kl_coefficient=1.0, **SOME), [False]
+    )
     assert (sums.loss.item(), sums.num_tokens.item(), gradient) == (0, 0, [0.0])
-    assert denominator(LossSpec(name), 0, 0) == 1
+    assert denominator(LossSpec(name, **SOME), 0, 0) == 1
 
 
 def ppo_token(n, o, a, **spec):
@@ -192,7 +215,7 @@ def test_a_ratio_beyond_all_limits_stays_finite_and_is_pushed_back() -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_policy_that_has_not_moved_is_not_clipped_and_gets_the_policy_gradient(name) -> None:
     same = [[(-1.0, -1.0, 0.5, 1.0, 0.0), (-2.0, -2.0, -0.25, 1.0, 0.0)]]
-    sums, gradient = run(same, LossSpec(name))
+    sums, gradient = run(same, LossSpec(name, **SOME))
     assert (sums.clipped.item(), sums.kl_old.item(), sums.ratio_max.item()) == (0, 0, 1)
     assert gradient == pytest.approx([-0.5, 0.25])
 
@@ -274,6 +297,8 @@ def test_what_the_loss_needs_must_be_there() -> None:
     spec = LossSpec(kl_coefficient=0.1)
     with pytest.raises(SchemaError, match="reference_logprobs"):
         policy_loss(spec, replace(batch_of(rows, spec), reference_logprobs=None))
+    with pytest.raises(SchemaError, match="chosen tokens"):
+        policy_loss(LossSpec("kl_cov", **SOME), replace(batch_of(rows, LossSpec()), chosen=None))
     assert spec.needs_reference
     assert LossSpec(roles={"a": RoleLoss(entropy_coefficient=1.0)}).needs_entropy
     assert not LossSpec().needs_reference

@@ -136,6 +136,8 @@ LOSSES = {
     "ppo_fixed": LossSpec(normalisation="fixed_length", fixed_length=7),
     "gspo": LossSpec("gspo", 1e-4, 1e-4, normalisation="sequence_mean"),
     "cispo": LossSpec("cispo"),
+    "clip_cov": LossSpec("clip_cov", cov_share=0.1, cov_low=1e-3),
+    "kl_cov": LossSpec("kl_cov", cov_share=0.2),
     "bonus": LossSpec("policy_gradient", entropy_coefficient=0.1),
     "roles": LossSpec(
         kl_coefficient=0.2, roles={"b": RoleLoss(weight=0.5, clip_high=0.1, kl_coefficient=0.0)}

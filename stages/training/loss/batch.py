@@ -24,7 +24,7 @@ class TokenBatch:
 
     `new_logprobs` and `entropies` carry the graph. None where the loss does not need it:
     `importance_weights` (then 1), `reference_logprobs` (`LossSpec.needs_reference`), `entropies`
-    (`LossSpec.needs_entropy`; without a graph they are only measured).
+    (`LossSpec.needs_entropy`; without a graph they are only measured), `chosen` (`LossSpec.chooses_tokens`).
     """
 
     new_logprobs: Tensor
@@ -38,3 +38,4 @@ class TokenBatch:
     importance_weights: Tensor | None = None
     reference_logprobs: Tensor | None = None
     entropies: Tensor | None = None
+    chosen: Tensor | None = None  # bool: the tokens that the loss holds back

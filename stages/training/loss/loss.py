@@ -45,6 +45,7 @@ class TokenSums:
     importance_weight: Tensor
     importance_weight_max: Tensor
     importance_masked: Tensor  # tokens that the sampler correction takes out
+    chosen: Tensor  # tokens that the loss holds back for their covariance
 
 
 def terms_of(spec: LossSpec, roles: Sequence[str | None], row: Tensor) -> Terms:
@@ -129,6 +130,7 @@ def policy_loss(spec: LossSpec, batch: TokenBatch) -> TokenSums:
         importance_weight=masked_sum(ones, mask),
         importance_weight_max=torch.where(mask, ones, 0.0).amax(),
         importance_masked=_count(ones == 0, mask),
+        chosen=_count(batch.chosen, mask),
         **measured,
     )
 
@@ -197,6 +199,7 @@ def _check_complete(spec: LossSpec, batch: TokenBatch) -> None:
     for needed, value, name in (
         (spec.needs_reference, batch.reference_logprobs, "reference_logprobs"),
         (spec.needs_entropy, batch.entropies, "entropies"),
+        (spec.chooses_tokens, batch.chosen, "chosen tokens"),
     ):
         if needed and value is None:
             raise SchemaError(f"loss {spec.name!r} needs {name}, and the batch has none")

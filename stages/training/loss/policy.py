@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.training.loss.batch import TokenBatch
-from stages.training.loss.kl import clamped_log_ratio
+from stages.training.loss.kl import clamped_log_ratio, k3
 from stages.training.loss.spec import LossSpec
 
 
@@ -63,6 +63,31 @@ def cispo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
     return TokenLoss(-batch.advantages * weight * batch.new_logprobs, clipped=weight != ratio)
 
 
+def clip_cov(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """PPO's clipped loss without the tokens of `chosen`, which have no loss and no gradient.
+
+    They are some of those whose covariance lies between `cov_low` and `cov_high`. The denominator counts
+    them. No dual clip. Source: clip-cov, arXiv:2505.22617.
+    """
+    assert batch.chosen is not None
+    ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs).exp()
+    surrogate = _clipped_surrogate(ratio, batch, None)
+    return TokenLoss(torch.where(batch.chosen, 0, surrogate.losses), surrogate.clipped)
+
+
+def kl_cov(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """`-A·r`, and `cov_kl_coefficient` · KL(old ‖ new) for the tokens of `chosen`.
+
+    These are the ones of highest covariance. Nothing is clipped. The KL is estimated by r - 1 - log r, whose
+    derivative, (r - 1)·∇log π, is that of the true KL on average; the code beside the paper takes |log r|. It
+    is 0 in an update's first optimizer step. Source: kl-cov, arXiv:2505.22617.
+    """
+    assert batch.chosen is not None
+    log_ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs)
+    price = torch.where(batch.chosen, spec.cov_kl_coefficient * k3(log_ratio), 0)
+    return TokenLoss(-batch.advantages * log_ratio.exp() + price)
+
+
 def policy_gradient(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
     """`-A · log π`: REINFORCE (Williams 1992). Right for one optimizer step on fresh samples."""
     return TokenLoss(-batch.advantages * batch.new_logprobs)
@@ -81,6 +106,8 @@ POLICY_LOSSES: Final[Mapping[str, Callable[[LossSpec, TokenBatch], TokenLoss]]] 
     "ppo": ppo,
     "gspo": gspo,
     "cispo": cispo,
+    "clip_cov": clip_cov,
+    "kl_cov": kl_cov,
     "policy_gradient": policy_gradient,
     "supervised": supervised,
 }

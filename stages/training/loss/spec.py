@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from workflows.errors import UsageError, did_you_mean
 
 Normalisation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Schedule = Literal["constant", "linear", "cosine"]
-LOSSES: Final = ("ppo", "gspo", "cispo", "policy_gradient", "supervised")
+LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
+CHOOSE_TOKENS: Final = ("clip_cov", "kl_cov")  # losses that hold back the tokens of high covariance
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ class LossSpec:
     kl_coefficient: float = 0.0  # the loss plus this times KL(policy ‖ reference)
     kl_estimator: KlEstimator = "k3"  # of the value that is logged; the gradient is the same for all
     roles: Mapping[str, RoleLoss] = field(default_factory=dict)
+    cov_share: float = 0.0  # of clip_cov and kl_cov: share of a step's tokens that are held back
+    cov_low: float = 1.0  # of clip_cov: covariances between these are held back
+    cov_high: float = 5.0
+    cov_kl_coefficient: float = 1.0  # of kl_cov: price of the KL to the old policy of these tokens
+
+    later: ClassVar[frozenset[str]] = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient"})
+    """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
         if ":" not in self.name and self.name not in LOSSES:
@@ -71,6 +79,14 @@ class LossSpec:
             raise UsageError('normalisation = "fixed_length" needs fixed_length, a number of tokens')
         if self.dual_clip is not None and not self.dual_clip > 1:
             raise UsageError(f"dual_clip is {self.dual_clip}; use a number above 1, or leave it out")
+        if self.chooses_tokens and not 0 < self.cov_share <= 1:
+            raise UsageError(f"cov_share is {self.cov_share}; use a share above 0, at most 1")
+        if not self.cov_low < self.cov_high:
+            raise UsageError(
+                f"cov_low is {self.cov_low} and cov_high {self.cov_high}; use cov_low < cov_high"
+            )
+        if not (self.cov_kl_coefficient >= 0 and math.isfinite(self.cov_kl_coefficient)):
+            raise UsageError(f"cov_kl_coefficient is {self.cov_kl_coefficient}; use 0 or more")
         for role in (None, *self.roles):
             terms = self.of(role)
             where = f"role {role!r}: " if role is not None else ""
@@ -96,6 +112,11 @@ class LossSpec:
             given = {f.name: getattr(override, f.name) for f in fields(override)}
             values |= {name: value for name, value in given.items() if value is not None}
         return RoleLoss(**values)
+
+    @property
+    def chooses_tokens(self) -> bool:
+        """Whether some tokens of each optimizer step are chosen before it: `TokenBatch.chosen`."""
+        return self.name in CHOOSE_TOKENS
 
     @property
     def needs_reference(self) -> bool:
