@@ -24,10 +24,11 @@ from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from stages.token_advantages import part as pure
 from stages.token_advantages.gae import CARRY, SUMMARY, chain
+from stages.token_advantages.kl_control import scale_before, scale_table
 from stages.token_advantages.rows import ROWS_SEEN, SCORE_COLUMNS, Rows, read_rows, token_table
 from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError
-from workflows.trajectory import SCORES, TOKEN_ADVANTAGES, TURN_KEYS
+from workflows.trajectory import KL_SCALE, SCORES, TOKEN_ADVANTAGES, TURN_KEYS
 
 _MEASURED: Final = ("kl_reference", "importance_weight")
 
@@ -43,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class AdvantageStage:
-    """Token advantages of every model.
+    """Token advantages of every model, and the scale of its KL coefficients where they are adaptive.
 
     Rows that can't be used (without a number, without tokens, of weight 0 where turns are imitated)
     keep their place with `excluded` set, and are counted.
@@ -67,21 +68,39 @@ class AdvantageStage:
             seen[f"partition/{spec.model_id}"] = ROWS_SEEN
             if spec.needs:
                 seen[f"scores/{spec.model_id}"] = SCORES
-        return seen
+        return seen | dict.fromkeys(self.carried, KL_SCALE)
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """Inputs that are outputs of an iteration before, by name; without rows in the first."""
+        return {f"kl_scale_before/{spec.model_id}": scale_of(spec.model_id) for spec in self._controlled}
 
     @property
     def outputs(self) -> dict[str, pa.Schema]:
-        return {f"token_advantages/{spec.model_id}": TOKEN_ADVANTAGES for spec in self.specs}
+        scales = {scale_of(spec.model_id): KL_SCALE for spec in self._controlled}
+        return {f"token_advantages/{spec.model_id}": TOKEN_ADVANTAGES for spec in self.specs} | scales
 
     @property
     def places(self) -> dict[str, str]:
-        return {f"token_advantages/{spec.model_id}": spec.model_id for spec in self.specs}
+        scales = {scale_of(spec.model_id): scale_of(spec.model_id) for spec in self._controlled}
+        return {f"token_advantages/{spec.model_id}": spec.model_id for spec in self.specs} | scales
+
+    @property
+    def _controlled(self) -> list[TokenSpec]:
+        return [spec for spec in self.specs if spec.kl_control is not None]
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tables = {name: inputs[name] for name in self.inputs}
-        jobs = [Job(spec, number) for spec in self.specs for number in _parts_of(spec, tables)]
+        tables = {name: inputs[name] for name in self.inputs if name not in self.carried}
+        scales = {
+            spec.model_id: scale_before(inputs[f"kl_scale_before/{spec.model_id}"].read())
+            for spec in self._controlled
+        }
+        specs = [
+            spec.scaled(scales[spec.model_id]) if spec.model_id in scales else spec for spec in self.specs
+        ]
+        jobs = [Job(spec, number) for spec in specs for number in _parts_of(spec, tables)]
         jobs = _with_carry(jobs, tables)
         moments = _moments(jobs, tables)
         context.progress.start("advantage", len(jobs), "part")
@@ -91,12 +110,42 @@ class AdvantageStage:
             on_done=lambda _: context.progress.advance(),
             jobs=jobs,
             tables=tables,
-            sinks={name: outputs[name] for name in self.outputs},
+            sinks={name: outputs[name] for name in self.outputs if name not in self.carried.values()},
             moments=moments,
         )
         context.progress.finish()
         rows = sum(tables[f"partition/{spec.model_id}"].rows for spec in self.specs)
-        return _result(self.specs, jobs, receipts, rows)
+        result = _result(self.specs, jobs, receipts, rows)
+        for spec in self._controlled:
+            _add_scale(result, spec, scales[spec.model_id], receipts, jobs, outputs, context)
+        return result
+
+
+def scale_of(model_id: str) -> str:
+    """The name of a model's table of the scale of its KL coefficients."""
+    return f"kl_scale/{model_id}"
+
+
+def _add_scale(
+    result: StageResult,
+    spec: TokenSpec,
+    scale: float,
+    receipts: Sequence[Mapping[str, Any]],
+    jobs: Sequence[Job],
+    outputs: Mapping[str, TableSink],
+    context: Context,
+) -> None:
+    """Write the scale that this iteration uses and the one that it leaves behind."""
+    assert spec.kl_control is not None
+    measured = Moments()
+    for job, receipt in zip(jobs, receipts, strict=True):
+        if job.spec.model_id == spec.model_id:
+            measured = measured.merge(receipt["measured"].get("kl_reference", Moments()))
+    at = {"iteration": context.iteration, "block": context.block}
+    table = scale_table(spec.kl_control, spec.model_id, scale, measured, at)
+    name = scale_of(spec.model_id)
+    result.parts[name] = [outputs[name].write_part(0, table)]
+    result.metrics[f"kl_coefficient/{spec.model_id}"] = scale * spec.kl_control.coefficient
 
 
 def summary_part(index: int, jobs: Sequence[Job], tables: Mapping[str, TableRef]) -> dict[str, Any]:

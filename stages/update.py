@@ -25,6 +25,7 @@ UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
     "token_advantages": "advantages",
     "scores": "scores",
+    "kl_scale": "kl_scale",
 }
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
@@ -65,21 +66,28 @@ class UpdateStage:
 
     `advantages` and `scores` say whether the plan has those tables; without them a turn's advantage
     stands for all of its tokens, and old logprobs come from the update's own forward pass. `off_policy`
-    takes rows that other weights than the trainer's sampled (`TrainerGroup.update`).
+    takes rows that other weights than the trainer's sampled (`TrainerGroup.update`). `kl_scale` says whether
+    the KL coefficients of the loss are adaptive.
     """
 
     lease: Lease = "trainer"
 
     def __init__(
-        self, model: Model, *, advantages: bool = False, scores: bool = False, off_policy: bool = False
+        self,
+        model: Model,
+        *,
+        advantages: bool = False,
+        scores: bool = False,
+        off_policy: bool = False,
+        kl_scale: bool = False,
     ) -> None:
-        self.model, self.off_policy, self._scores = model, off_policy, scores
+        self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
         self._partition, self._updates = f"partition/{model_id}", f"updates/{model_id}"
         self._models = f"models/{model_id}"
-        kinds = {"partition": True, "token_advantages": advantages, "scores": scores}
+        kinds = {"partition": True, "token_advantages": advantages, "scores": scores, "kl_scale": kl_scale}
         tables = [f"{kind}/{model_id}" for kind, is_read in kinds.items() if is_read]
         self.inputs: Mapping[str, pa.Schema] = {table: schema_of(table) for table in tables}
         self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS}
@@ -87,7 +95,13 @@ class UpdateStage:
 
     def reading(self, *, advantages: bool) -> UpdateStage:
         """The same update, with or without a table of token advantages."""
-        return UpdateStage(self.model, advantages=advantages, scores=self._scores, off_policy=self.off_policy)
+        return UpdateStage(
+            self.model,
+            advantages=advantages,
+            scores=self._scores,
+            off_policy=self.off_policy,
+            kl_scale=self._kl_scale,
+        )
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context

@@ -3,7 +3,7 @@
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
     tasks → turns, episodes → rewards → credit, baselines → partition/<model>
-          → scores/<model> → token_advantages/<model> → updates, models
+          → scores/<model> → token_advantages/<model>, kl_scale/<model> → updates, models
 
 Rows are joined by key, never by position: an episode is `episode_id`, a turn is
 `(episode_id, turn_index)`. Free-form values are JSON text, because Arrow structs that differ
@@ -228,6 +228,22 @@ TOKEN_ADVANTAGES: Final = pa.schema(
     ]
 )
 
+# What an adaptive KL coefficient keeps from one iteration to the next: one row for its model.
+KL_SCALE: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("block", pa.int32()),
+        ("model_id", pa.string()),
+        ("scale", pa.float64()),  # what KL coefficients were multiplied by here
+        (
+            "kl",
+            pa.float64(),
+        ),  # of the policy that sampled, against the reference, nats per token; null without
+        ("target", pa.float64()),
+        ("next_scale", pa.float64()),
+    ]
+)
+
 UPDATES: Final = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -316,6 +332,7 @@ _SCHEMAS: Final = {
     "partition": PARTITION,
     "scores": SCORES,
     "token_advantages": TOKEN_ADVANTAGES,
+    "kl_scale": KL_SCALE,
     "updates": UPDATES,
     "models": MODELS,
     "evaluation": EVALUATION,
@@ -326,12 +343,19 @@ _SCHEMAS: Final = {
 # Part k of each of these holds the same groups of episodes.
 ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes"})
 # Each block writes the whole of these: the newest one stands for the iteration.
-STATE_TABLES: Final = frozenset({"baselines"})
+STATE_TABLES: Final = frozenset({"baselines", "kl_scale"})
+# States that last through iterations which do not write them, such as those that train nothing.
+LASTING_TABLES: Final = frozenset({"kl_scale"})
 
 
 def schema_of(table: str) -> pa.Schema:
     """The schema of a table by name; `partition/<model>` has that of `partition`."""
-    return _SCHEMAS[table.partition("/")[0]]
+    return _SCHEMAS[kind_of_table(table)]
+
+
+def kind_of_table(table: str) -> str:
+    """`partition` for the name `partition/<model>`."""
+    return table.partition("/")[0]
 
 
 # The words of `status`, by the names that they had before `workflows.vocabulary` did.

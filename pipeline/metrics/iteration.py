@@ -77,13 +77,15 @@ def iteration_metrics(
 def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Measures that stages took themselves, because their tables give them only at a price, as metrics.
 
-    `stages` has the metrics of each stage's manifest: token advantages and the KL in the reward
-    (`advantage`), running baselines (`credit`), and what an update has no column for (`update/<model>`).
+    `stages` has the metrics of each stage's manifest: token advantages, the KL in the reward and an
+    adaptive coefficient (`advantage`), running baselines (`credit`), and what an update has no column for
+    (`update/<model>`).
     """
     metrics = {}
     for name, value in stages.get("advantage", {}).items():
         metric, _, model = name.partition("/")
-        metrics[f"model/{slug(model)}/token_{metric}"] = value
+        word = metric if metric == "kl_coefficient" else f"token_{metric}"
+        metrics[f"model/{slug(model)}/{word}"] = value
     for name, value in stages.get("credit", {}).items():
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:

@@ -13,6 +13,7 @@ from rewards.scoring.score import Truncated
 from stages.engines.kinds import engine_class
 from stages.token_advantages.gae import Gae
 from stages.token_advantages.importance import Importance
+from stages.token_advantages.kl_control import KlControl
 from stages.token_advantages.spec import Need, RewardKl, TokenSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, RoleLoss, ScheduleSpec
 from stages.weights.checkpoints import describe_checkpoint
@@ -31,6 +32,11 @@ class Algorithm:
     reference: ReferenceSpec | None
     tokens: TokenSpec
     needs: frozenset[Need]  # scores that the plan takes; none: no score stage
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the KL coefficients of the loss are adaptive."""
+        return self.tokens.kl_control is not None and self.loss.needs_reference
 
 
 def algorithms(
@@ -162,6 +168,12 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
             f"model {model.model_id!r}: the supervised loss imitates turns by weights that are never "
             f'negative, and credit {credit!r} gives others; use [credit] use = "rejection"'
         )
+    coefficients = [t.kl_coefficient or 0.0 for t in model.role_losses.values()]
+    largest = max((ppo.kl_coefficient, *coefficients))
+    estimator = ppo.kl_estimator or ("k1" if ppo.kl_in == "reward" else "k3")
+    control = None
+    if ppo.kl_target is not None and largest:
+        control = KlControl(ppo.kl_target, ppo.kl_step, largest, estimator)
     prices = {r: t.kl_coefficient for r, t in model.role_losses.items() if t.kl_coefficient is not None}
     return TokenSpec(
         model_id=model.model_id,
@@ -175,6 +187,7 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
         else RewardKl(),
         importance=Importance(ppo.importance, ppo.importance_level, ppo.importance_cap, ppo.importance_floor),
         imitate=imitate,
+        kl_control=control,
     )
 
 

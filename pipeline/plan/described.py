@@ -63,6 +63,7 @@ def algorithm_values(algorithm: Algorithm) -> dict[str, Any]:
         "critic": algorithm.critic.kind if algorithm.critic else None,
         "kl_reference": reference.checkpoint if reference else None,
         "kl_in": ("reward" if in_reward else "loss") if reference else None,
+        "kl_target": algorithm.tokens.kl_control.target if algorithm.tokens.kl_control else None,
         "importance": algorithm.tokens.importance.correction,
         "schedule": algorithm.schedule.kind,
         "warmup_updates": algorithm.schedule.warmup_updates,

@@ -93,7 +93,7 @@ def pure_fingerprints(
             "models": {spec.model_id: asdict(spec) for spec in partition.models},
             "frozen_roles": sorted(partition.frozen_roles),
         },
-        "advantage": {model_id: asdict(spec) for model_id, spec in tokens.items()},
+        "advantage": {model_id: _plain(spec) for model_id, spec in tokens.items()},
     }
 
 

@@ -109,7 +109,11 @@ def update_stages(
     advantage = [AdvantageStage(tokens)] if any(t.does_something for t in tokens) else []
     updates = [
         UpdateStage(
-            m, advantages=bool(advantage), scores=bool(by_model[m.model_id].needs), off_policy=off_policy
+            m,
+            advantages=bool(advantage),
+            scores=bool(by_model[m.model_id].needs),
+            off_policy=off_policy,
+            kl_scale=by_model[m.model_id].scales_loss,
         )
         for m in models.trainable
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from pipeline.views.progress import Named
 from stages.base import Progress, carried_of
 from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
-from workflows.trajectory import schema_of
+from workflows.trajectory import LASTING_TABLES, kind_of_table, schema_of
 
 
 @dataclass(slots=True)
@@ -221,48 +221,51 @@ def inputs_of(stored: Finished, due: Sequence[Any], carried: Mapping[str, TableR
 
 
 def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[str, TableRef]:
-    """What stages read of the block before, of this iteration or the one before it.
+    """What stages read of earlier blocks: the newest that wrote it, as `store.run.carried_tables` finds it.
 
     That is the table as the replay made it, or as it is stored where it was made with these very settings;
     else it has no parts, which is how a method begins.
     """
-    if not any(carried_of(stage) for stage in plan.stages):
-        return {}
     carried = {}
-    before = _block_before(plan, stored)
     for stage in plan.stages:
         for name, table in carried_of(stage).items():
             carried[name] = TableRef(table, "", schema_of(table), ())
-            if before is None:
-                continue
-            replayed = result.blocks.get((before.index, before.store.block))
-            if replayed is not None and table in replayed.tables:
-                carried[name] = replayed.tables[table]
-                continue
-            fingerprints = plan.fingerprints_at(before)
-            same = all(
-                (m := before.manifest(s)) and m.fingerprint == plain(fingerprints[s])
-                for s in ("reward", "credit")
-            )
-            if same and table in before.tables:
-                carried[name] = before.tables[table]
-            else:
-                result.notes.append(
-                    f"iteration {stored.index} begins without the {table} of iteration {before.index}, which "
-                    "were made with other settings; replay from the first iteration to have them"
-                )
+            for before in _blocks_before(plan, stored, table):
+                replayed = result.blocks.get((before.index, before.store.block))
+                if replayed is not None and table in replayed.tables:
+                    carried[name] = replayed.tables[table]
+                    break
+                if table in before.tables and _made_alike(plan, before, stage.name):
+                    carried[name] = before.tables[table]
+                    break
+                if table in before.tables or before.manifest(stage.name) is not None:
+                    result.notes.append(
+                        f"iteration {stored.index} begins without the {table} of iteration {before.index}, "
+                        "which were made with other settings; replay from the first iteration to have them"
+                    )
+                    break
     return carried
 
 
-def _block_before(plan: ReplayPlan, stored: Finished) -> Finished | None:
-    """The stored block that comes before this one; None for the first of the run, and for evaluations."""
+def _made_alike(plan: ReplayPlan, before: Finished, stage: str) -> bool:
+    """Whether the stage of a stored block was made with the replay's settings, and what it reads too."""
+    fingerprints = plan.fingerprints_at(before)
+    made = {name: before.manifest(name) for name in ("reward", "credit", stage)}
+    return made[stage] is not None and all(
+        m.fingerprint == plain(fingerprints[name]) for name, m in made.items() if m is not None
+    )
+
+
+def _blocks_before(plan: ReplayPlan, stored: Finished, table: str) -> Iterator[Finished]:
+    """The stored blocks before this one that a carried table may come from, the newest first; none for
+    evaluations."""
     source = plan.source
     if source.split is not None:
-        return None
-    of_iteration = [b for b in source.blocks(stored.index) if b.store.block < stored.store.block]
+        return
+    yield from reversed([b for b in source.blocks(stored.index) if b.store.block < stored.store.block])
     earlier = [i for i in source.indices() if i < stored.index]
-    blocks = of_iteration or (source.blocks(earlier[-1]) if earlier else [])
-    return blocks[-1] if blocks else None
+    for index in reversed(earlier if kind_of_table(table) in LASTING_TABLES else earlier[-1:]):
+        yield from reversed(source.blocks(index))
 
 
 def _verify(plan: ReplayPlan, stored: Finished, done: Finished, what: str) -> int:

@@ -29,7 +29,7 @@ _EVALUATES: Final = (
     "evaluate.solved_at",
 )
 _LAYOUT: Final = ("mini_batches", "micro_batch_tokens")
-_TOKENS: Final = ("kl_in", "kl_coefficient", "kl_estimator", "importance*", "loss")
+_TOKENS: Final = ("kl_*", "importance*", "loss")
 _CREDITS: Final = (
     "rewards*",
     "roles.*.format_weight",

@@ -32,7 +32,7 @@ class Under:
         if self.but and self.values == (0,):
             return f"{self.key} above 0"
         if self.but and self.values == (None,):
-            return f"[{self.key}]"
+            return f"{self.key} set"
         values = " or ".join(_toml(value) for value in self.values)
         return f"{self.key} {'other than' if self.but else '='} {values}"
 
@@ -59,6 +59,8 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.cov_kl_coefficient": ((Under("ppo.loss", ("kl_cov",)),),),
     "ppo.kl_in": ((_KL,),),
     "ppo.kl_estimator": ((_KL,),),
+    "ppo.kl_target": ((_KL,),),
+    "ppo.kl_step": ((_KL,), (Under("ppo.kl_target", (None,), but=True),)),
     "ppo.importance_level": ((_CORRECTED,),),
     "ppo.importance_cap": ((_CORRECTED,),),
     "ppo.importance_floor": ((Under("ppo.importance", ("masked",)),),),

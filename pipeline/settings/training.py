@@ -44,7 +44,7 @@ class TrainerSection(Section):
 class PpoSection(Section):
     """The update of a model; [models.<id>.ppo] and [roles.<name>.ppo] override single keys."""
 
-    later = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient"})
+    later = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient", "kl_target", "kl_step"})
 
     learning_rate: Amount = 1e-6
     """Learning rate of AdamW."""
@@ -88,6 +88,10 @@ class PpoSection(Section):
     """Whether the KL term is part of the loss or of the reward."""
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """Estimator of the KL; without it, k3 in the loss and k1 in the reward."""
+    kl_target: Annotated[float, Field(gt=0)] | None = None
+    """Nats per token that an adaptive coefficient steers the KL to; without it, the coefficient stays."""
+    kl_step: Annotated[float, Field(gt=0, lt=5)] = 0.1
+    """How fast an adaptive coefficient follows: by a fifth of this in an iteration at most."""
     importance: Literal["none", "truncated", "masked"] = "none"
     """Correction of the gap between sampler and trainer: weights that are cut at a cap, or tokens beyond it
     that are left out."""

@@ -14,7 +14,7 @@ from pipeline.store.place import IterationStore
 from stages.base import Account
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
-from workflows.trajectory import ALIGNED_TABLES, STATE_TABLES
+from workflows.trajectory import ALIGNED_TABLES, STATE_TABLES, kind_of_table
 
 MARK: Final = "done.json"  # says that an iteration is whole
 RESULT: Final = "result.json"  # says it of an evaluation and of a replay
@@ -138,7 +138,7 @@ def joined(blocks: Sequence[Finished]) -> Finished:
     for name in dict.fromkeys(name for block in blocks for name in block.own_tables):
         refs = [block.own_tables[name] for block in blocks if _counts(block, first, name)]
         if refs:
-            tables[name] = refs[-1] if name in STATE_TABLES else united(refs)
+            tables[name] = refs[-1] if kind_of_table(name) in STATE_TABLES else united(refs)
     return Finished(
         store=first.store,
         tables=tables,

@@ -22,7 +22,7 @@ from pipeline.store.place import IterationStore
 from stages.base import Stage, carried_of
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
-from workflows.trajectory import schema_of
+from workflows.trajectory import LASTING_TABLES, kind_of_table, schema_of
 
 
 class Run:
@@ -109,8 +109,8 @@ def finished_metrics(run: Run) -> dict[int, Mapping[str, float]]:
 def carried_tables(run: Run, place: IterationStore, stages: Sequence[Stage]) -> dict[str, TableRef]:
     """What the stages of a block read of the block before it, by input name.
 
-    That is the newest earlier block that wrote the table, of this iteration or of the one before; a table
-    that none of them wrote has no parts.
+    That is the newest earlier block that wrote the table, of this iteration or of the one before, or of any
+    for a table that lasts (`LASTING_TABLES`); a table that none of them wrote has no parts.
     """
     sources = {name: source for stage in stages for name, source in carried_of(stage).items()}
     tables = {name: TableRef(source, "", schema_of(source), ()) for name, source in sources.items()}
@@ -119,7 +119,9 @@ def carried_tables(run: Run, place: IterationStore, stages: Sequence[Stage]) -> 
     before = max((i for i in run.iterations() if i < place.index), default=place.index)
     wanted = dict(sources)
     for earlier in run.newest_first((place.index, place.block)):
-        if earlier.index < before or not wanted:
+        if earlier.index < before:
+            wanted = {name: s for name, s in wanted.items() if kind_of_table(s) in LASTING_TABLES}
+        if not wanted:
             break
         written = earlier.tables()[0]
         tables |= {name: written[source] for name, source in wanted.items() if source in written}

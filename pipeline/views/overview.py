@@ -147,7 +147,8 @@ def _algorithm(algorithm: Values) -> str:
     if algorithm["critic"]:
         words.append(f"critic {algorithm['critic']}")
     if algorithm["kl_reference"]:
-        words.append(f"KL to {algorithm['kl_reference']} in the {algorithm['kl_in']}")
+        target = "" if algorithm["kl_target"] is None else f", steered to {algorithm['kl_target']:g}"
+        words.append(f"KL to {algorithm['kl_reference']} in the {algorithm['kl_in']}{target}")
     if algorithm["entropy_coefficient"]:
         words.append(f"entropy bonus {algorithm['entropy_coefficient']:g}")
     if algorithm["importance"] != "none":

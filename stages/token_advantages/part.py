@@ -100,7 +100,7 @@ def token_advantages(rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None) ->
         )
         return Tokens(advantages, scatter((advantages + values)[mask], mask), importance, kl, ratios)
     advantages = np.where(mask, per_token(rows.frame["advantage"].to_numpy(), lengths), 0.0)
-    if kl is not None:  # each token pays for itself and for what follows it in its turn
+    if spec.reward_kl.is_on:  # each token pays for itself and for what follows it in its turn
         kept = kept_lengths(mask, lengths)
         advantages += scatter(suffix_sums(rewards[mask], kept, spec.gae.gamma), mask)
     return Tokens(advantages, None, importance, kl, ratios)
@@ -120,7 +120,10 @@ def whitened(tokens: Tokens, rows: Rows, spec: TokenSpec, moments: dict[str, Mom
 
 
 def _token_rewards(rows: Rows, spec: TokenSpec) -> tuple[Floats, Floats | None]:
-    """Rewards per token, and the KL behind them: the turn's reward (GAE only), minus the price of the KL."""
+    """Rewards per token, and the KL behind them: the turn's reward (GAE only), minus the price of the KL.
+
+    The KL is also measured where it only steers a coefficient.
+    """
     rewards, kl = np.zeros(len(rows.mask)), None
     if spec.use == "gae":
         rewards = on_last_token(rows.frame["reward"].to_numpy(), rows.mask, rows.lengths)
@@ -129,4 +132,7 @@ def _token_rewards(rows: Rows, spec: TokenSpec) -> tuple[Floats, Floats | None]:
         kl = kl_per_token(old, reference, rows.mask, spec.reward_kl.estimator)
         prices = np.array([spec.reward_kl.of(role or "") for role in rows.frame["role"].to_list()])
         rewards = rewards - per_token(prices, rows.lengths) * kl
+    elif spec.kl_control is not None:
+        old, reference = rows.scores["old"], rows.scores["reference"]
+        kl = kl_per_token(old, reference, rows.mask, spec.kl_control.estimator)
     return rewards, kl

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Literal, get_args
 
 from stages.token_advantages.gae import Gae
 from stages.token_advantages.importance import Correction, Importance, Level
+from stages.token_advantages.kl_control import KlControl
 from workflows.errors import UsageError, did_you_mean
 
 Method = Literal["from_credit", "gae"]
@@ -28,6 +29,11 @@ class RewardKl:
     def of(self, role: str) -> float:
         return self.roles.get(role, self.coefficient)
 
+    def scaled(self, scale: float) -> RewardKl:
+        """The same at `scale` times the price."""
+        roles = {role: price * scale for role, price in self.roles.items()}
+        return RewardKl(self.coefficient * scale, roles, self.estimator)
+
     @property
     def is_on(self) -> bool:
         return any((self.coefficient, *self.roles.values()))
@@ -43,6 +49,7 @@ class TokenSpec:
       critic learns is not whitened.
     - `imitate`: for the supervised loss. Advantages are weights; rows of weight 0 are left out, and a
       negative weight is refused.
+    - `kl_control`: what steers the KL coefficients of the reward and of the loss; None leaves them fixed.
 
     Raises:
         UsageError: a value that can't be, or parts that contradict each other.
@@ -55,6 +62,10 @@ class TokenSpec:
     reward_kl: RewardKl = field(default_factory=RewardKl)
     importance: Importance = field(default_factory=Importance)
     imitate: bool = False
+    kl_control: KlControl | None = None
+
+    later: ClassVar[frozenset[str]] = frozenset({"kl_control"})
+    """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
         where = f"model {self.model_id!r}: "
@@ -103,11 +114,15 @@ class TokenSpec:
         needs: set[Need] = set()
         if self.use == "gae":
             needs.add("values")
-        if self.reward_kl.is_on:
+        if self.reward_kl.is_on or self.kl_control is not None:
             needs |= {"old", "reference"}
         if self.importance.correction != "none":
             needs.add("old")
         return frozenset(needs)
+
+    def scaled(self, scale: float) -> TokenSpec:
+        """The same with the KL in the reward at `scale` times its price."""
+        return replace(self, reward_kl=self.reward_kl.scaled(scale))
 
     @property
     def does_something(self) -> bool:

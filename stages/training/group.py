@@ -102,6 +102,7 @@ class TrainerGroup:
         scores: TableRef | None = None,
         off_policy: bool = False,
         at: tuple[int, int] = (0, 0),
+        kl_scale: TableRef | None = None,
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
@@ -120,15 +121,15 @@ class TrainerGroup:
             off_policy: take rows that other weights sampled; they must have importance weights, which
                 carry the loss from their sampler to the trainer's weights as they are.
             at: the iteration and the block that the update is of.
+            kl_scale: `kl_scale/<model>`, whose scale multiplies the KL coefficients of the loss.
 
         Raises:
             RunFailed: another version than the trainer's, or rows of another one, a partition made for
                 more ranks, tables whose rows do not belong together or that lack what the loss needs, a
                 loss or gradient that is not finite, or a rank that died or fell silent.
         """
-        reports = self._call(
-            "update", "update", partition, version, advantages, scores, off_policy, at, watch=on_progress
-        )
+        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale)
+        reports = self._call("update", "update", *arguments, watch=on_progress)
         self._version = reports[0].version_after
         return reports[0]
 

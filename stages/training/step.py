@@ -35,13 +35,16 @@ def run_update(
     scores: TableRef | None,
     off_policy: bool = False,
     at: tuple[int, int] = (0, 0),
+    kl_scale: TableRef | None = None,
 ) -> UpdateReport:
     """See `TrainerGroup.update`; every rank calls this and gets the same report.
 
     Args:
         at: iteration and block, for the report.
+        kl_scale: what multiplies the KL coefficients of the loss; None leaves them as they are.
     """
-    update_id = update_id_of(unit.spec.model_id, version, (partition, advantages, scores))
+    tables = (partition, advantages, scores, *([] if kl_scale is None else [kl_scale]))
+    update_id = update_id_of(unit.spec.model_id, version, tables)
     last = unit.last_report
     if last is not None and last.update_id == update_id:
         return last
@@ -52,6 +55,7 @@ def run_update(
             f"of version {version} to make it"
         )
     started = time.perf_counter()
+    unit.kl_scale = 1.0 if kl_scale is None else float(kl_scale.read(["scale"])["scale"][0].as_py())
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
     steps, total = [], Totals()
     if any(m.skipped is None for m in plan):
@@ -166,7 +170,7 @@ def _policy_sums(
     entropies: Tensor | None,
     chosen: Tensor | None,
 ) -> TokenSums:
-    loss, num_rows = unit.spec.loss, len(batch.roles)
+    loss, num_rows = unit.loss, len(batch.roles)
     return policy_loss(
         loss,
         TokenBatch(

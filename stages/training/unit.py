@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.training.loss.spec import LossSpec
 from stages.training.network.adapted import AdaptedPolicy, Base, adapted_policy
 from stages.training.network.critic import Critic, load_critic
 from stages.training.network.deepspeed import Network
@@ -32,6 +33,7 @@ class Unit:
     ) -> None:
         self.spec, self.rank, self.device, self.version = spec, rank, device, version
         self.last_report: UpdateReport | None = None
+        self.kl_scale = 1.0  # of the update that is made now
         self.trained = (0, 0)  # rows and tokens that went through since the start: for progress
         self.policy: Policy | AdaptedPolicy
         if spec.adapter is not None:
@@ -63,6 +65,11 @@ class Unit:
     def learning_rate(self) -> float:
         """Of the update that starts from this version."""
         return self.spec.learning_rate * self.spec.schedule.share(self.version)
+
+    @property
+    def loss(self) -> LossSpec:
+        """What the update that is made now minimises: the loss with its KL coefficients as they are now."""
+        return self.spec.loss.with_kl_scale(self.kl_scale)
 
     @property
     def warms_up(self) -> bool:

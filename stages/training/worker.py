@@ -95,13 +95,14 @@ class TrainWorker:
         scores: TableRef | None = None,
         off_policy: bool = False,
         at: tuple[int, int] = (0, 0),
+        kl_scale: TableRef | None = None,
     ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
 
         self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        report = run_update(self.unit, partition, version, advantages, scores, off_policy, at)
+        report = run_update(self.unit, partition, version, advantages, scores, off_policy, at, kl_scale)
         self._failed = False
         self.unit.version = report.version_after
         self.unit.last_report = report

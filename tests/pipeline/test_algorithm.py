@@ -65,6 +65,11 @@ def stages(found: Plan) -> list[str]:
         ),
         ({"ppo": {"loss": "clip_cov"}}, ["update/team"], set()),
         (
+            {"ppo": {"kl_coefficient": 0.1, "kl_target": 0.05}},
+            ["score/team", "advantage", "update/team"],
+            {"reference", "old"},
+        ),
+        (
             {"ppo": {"loss": "clip_cov", "kl_coefficient": 0.1}},
             ["score/team", "update/team"],
             {"reference", "old"},

@@ -70,6 +70,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     ),
     "ppo.kl_in": ("reward", {}, {"ppo": {"kl_coefficient": 0.1}}),
     "ppo.kl_estimator": ("k2", {}, {"roles": {"reader": {"ppo": {"kl_coefficient": 0.1}}}}),
+    "ppo.kl_target": (0.1, {}, {"ppo": {"kl_coefficient": 0.1}}),
+    "ppo.kl_step": (
+        0.2,
+        {"ppo": {"kl_coefficient": 0.1}},
+        {"ppo": {"kl_coefficient": 0.1, "kl_target": 0.1}},
+    ),
     "ppo.importance_level": ("sequence", {}, {"ppo": {"importance": "truncated"}}),
     "ppo.importance_cap": (3.0, {}, {"ppo": {"importance": "masked"}}),
     "ppo.importance_floor": (0.5, {"ppo": {"importance": "truncated"}}, {"ppo": {"importance": "masked"}}),

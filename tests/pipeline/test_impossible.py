@@ -45,6 +45,8 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "ppo.cov_kl_coefficient": [-1],
     "ppo.entropy_coefficient": [-0.1],
     "ppo.kl_coefficient": [-0.1],
+    "ppo.kl_target": [0, -1],
+    "ppo.kl_step": [0, 5, -0.1],
     "ppo.importance_cap": [0],
     "ppo.importance_floor": [-1],
     "ppo.epochs": [0, 1.5],

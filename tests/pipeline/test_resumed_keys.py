@@ -40,6 +40,8 @@ PPO: dict[str, tuple[Any, dict[str, Any]]] = {  # another value, and other keys 
     "kl_coefficient": (0.2, KL),
     "kl_in": ("reward", KL),
     "kl_estimator": ("k2", KL),
+    "kl_target": (0.3, KL),
+    "kl_step": (0.3, {**KL, "kl_target": 0.3}),
     "importance": ("truncated", {}),
     "importance_level": ("sequence", IMPORTANCE),
     "importance_cap": (4.0, IMPORTANCE),

@@ -84,6 +84,7 @@ def everything(folder: Path) -> dict[str, float]:
     measured = ("advantage_mean", "advantage_std", "explained_variance")
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
+    stages["advantage"]["kl_coefficient/plan"] = 0.1
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
     return metrics | measured_by_stages(stages) | cost | evaluation(metrics) | replayed(folder)

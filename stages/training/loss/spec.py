@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from workflows.errors import UsageError, did_you_mean
@@ -112,6 +112,18 @@ class LossSpec:
             given = {f.name: getattr(override, f.name) for f in fields(override)}
             values |= {name: value for name, value in given.items() if value is not None}
         return RoleLoss(**values)
+
+    def with_kl_scale(self, scale: float) -> LossSpec:
+        """The same with every KL coefficient times `scale`."""
+        if scale == 1:
+            return self
+        roles = {
+            name: replace(terms, kl_coefficient=terms.kl_coefficient * scale)
+            if terms.kl_coefficient is not None
+            else terms
+            for name, terms in self.roles.items()
+        }
+        return replace(self, kl_coefficient=self.kl_coefficient * scale, roles=roles)
 
     @property
     def chooses_tokens(self) -> bool:
