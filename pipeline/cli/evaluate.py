@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from pipeline.cli.options import Config, Json, Set, Votes, VoteTokens, with_votes
 
 
@@ -10,6 +14,14 @@ def evaluate(
     set_: Set = None,
     votes: Votes = None,
     vote_tokens: VoteTokens = None,
+    redo: Annotated[
+        str | None,
+        typer.Option(
+            "--redo",
+            help="Make a stage of this evaluation again, and those after it, with the settings and sources "
+            "of now, though it is finished: sample, rollout, evaluate or vote.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate the run that the settings name on [evaluate] split, at the weights that it has now; with
@@ -25,6 +37,6 @@ def evaluate(
     from pipeline.views.summary import print_evaluation
 
     with session(plan) as runner:
-        evaluated = runner.evaluate(evaluation, is_last=True)
+        evaluated = runner.evaluate(evaluation, is_last=True, redo_from=redo)
         runner.curves()
     print_evaluation(evaluated, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`runs`: the list of runs, and the removal of one."""
+"""`runs`: the list of runs, another name for one, and the removal of one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def runs(
             "--remove", metavar="NAME", help="Remove this run, or this sweep without its runs, for good."
         ),
     ] = None,
+    rename: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--rename", metavar="NAME NEW", help="Give this run another name."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -28,6 +32,11 @@ def runs(
     from pipeline.views.runs_table import runs_table
     from workflows.errors import UsageError
 
+    if rename is not None and remove is not None:
+        raise UsageError("--rename and --remove are two commands; give one of them")
+    if rename is not None:
+        _rename(root, *rename)
+        return
     if yes and remove is None:
         raise UsageError("--yes belongs to --remove NAME; name the run to remove")
     if remove is not None:
@@ -45,3 +54,20 @@ def runs(
         return
     # what reads a pipe wants whole lines, and a narrow terminal breaks them where it ends
     echo(make_console(width=None if sys.stdout.isatty() else 1000), runs_table(stored))
+
+
+def _rename(root: str, name: str, new: str) -> None:
+    from pipeline.replays.rename import rename_pages
+    from pipeline.store.rename import rename_run
+    from pipeline.store.run import Run
+    from pipeline.views.output import print_lines
+
+    before = Run(root, name)
+    run = rename_run(root, name, new)
+    print_lines(
+        [
+            f"run {name!r} is called {new!r} now: {run.folder.url}",
+            rename_pages(run, before),
+            f'settings that go on with it name it so: [run] name = "{new}", or --set run.name={new}',
+        ]
+    )

@@ -132,6 +132,11 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "runs": [r.name for r in v.runs],
                 "seeds": [r.seed for r in v.runs],
                 "iterations": v.iterations,
+                "settings_changes": {
+                    r.name: [{"iteration": index, "changes": what} for index, what in r.settings_changes]
+                    for r in v.runs
+                    if r.settings_changes
+                },
                 "return": change(v.returns),
                 "roles": {role: change(c) for role, c in v.roles.items()},
                 "scores": {name: change(c) for name, c in v.scores.items()},
@@ -269,6 +274,11 @@ def _notes(variants: Sequence[Variant]) -> list[str]:
         f"{r.name}: iteration {r.unfinished[0]} is unfinished and not counted" for r in runs if r.unfinished
     ]
     notes += [f"{r.name} has no finished iteration" for r in runs if not r.iterations]
+    notes += [
+        f"{r.name}: settings changed from iteration {index} on: {what}"
+        for r in runs
+        for index, what in r.settings_changes
+    ]
     if len({len(run.iterations) for run in runs}) > 1:
         notes.append("the runs have different numbers of iterations; the last ones of each are compared")
     if len({tuple(sorted(run.seed for run in v.runs)) for v in variants}) > 1:

@@ -18,6 +18,7 @@ from pipeline.views.plots import (
     limits,
     line,
     looks,
+    mark_changes,
     marker_keys,
     name_ends,
     shorten,
@@ -104,6 +105,8 @@ def _learning_curves(comparison: Comparison) -> tuple[bytes, bytes] | None:
             _curves_panel(panel, comparison.variants, name, window, look)
 
     note = _band_note(comparison) + (f" Returns are means of {window} iterations." if window > 1 else "")
+    if any(_changed(v) for v in comparison.variants):
+        note += " Dotted: settings changed within a run."
     png = draw(1.0 + 5.0 * columns, 0.5 + 3.3 * rows, paint, note=note.strip())
     return csv_bytes(
         ("kind", "name", "variant", "run", "seed", "step", "value", "low", "high"), _curve_rows(comparison)
@@ -133,11 +136,17 @@ def _curves_panel(
             steps, low, high = map(list, zip(*edges, strict=True))
             band(axes, steps, low, high, look[variant.label])
         line(axes, curve.steps, curve.mean, look[variant.label])
+        mark_changes(axes, _changed(variant), look[variant.label].colour)
         ends.append((curve.mean[-1], variant.label, look[variant.label]))
     axes.set(title=score or "Mean return in training", xlabel="finished iterations")
     axes.set_ylim(*limits(shown))
     whole_steps(axes)
     name_ends(axes, ends)
+
+
+def _changed(variant: Variant) -> list[int]:
+    """After how many iterations the settings of runs of a variant changed."""
+    return sorted({step for run in variant.runs for step, _ in run.settings_changes})
 
 
 def _runs(variant: Variant, score: str, window: int) -> list[tuple[list[int], list[float]]]:
@@ -163,6 +172,10 @@ def _curve_rows(comparison: Comparison) -> list[list[Any]]:
             steps = [(i + 1, m[RETURN]) for i, m in enumerate(run.iterations) if RETURN in m]
             rows += [
                 ["train", RETURN, v.label, run.name, run.seed, s, value, None, None] for s, value in steps
+            ]
+            rows += [
+                ["settings", what, v.label, run.name, run.seed, step, None, None, None]
+                for step, what in run.settings_changes
             ]
             for name, points in scores_of(run).items():
                 rows += [

@@ -1,4 +1,4 @@
-"""Which GPUs a plan asks of this machine or of a cluster, and whether they are there.
+"""Which GPUs a plan asks of this machine or of a cluster, and whether they and some CPU are there.
 
 Ray would wait for ever, without a word, for a device that no node has.
 """
@@ -13,6 +13,7 @@ from pipeline.plan.memory import Needs
 from stages.engines.kinds import engine_class
 
 _ROUNDING: Final = 1e-4  # Ray's own steps of a resource
+STAGE_CPUS: Final = 0.25  # that a task of a stage takes of one node
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,21 @@ def gpu_problem(asks: Sequence[Ask], nodes: Mapping[str, int]) -> str | None:
                 f"there are {there or 'none'}; set it to 0 to compute on the processor, or ask for less"
             )
     return None
+
+
+def cpu_problem(nodes: Mapping[str, float], address: str) -> str | None:
+    """One sentence where none of the nodes, by name, has the CPU that a stage's task waits for; else None.
+
+    Engines, trainers and players hold no CPU of Ray's, and stages none while they wait.
+    """
+    if any(cpus >= STAGE_CPUS - _ROUNDING for cpus in nodes.values()):
+        return None
+    there = " and ".join(f"{cpus:g} on {name}" for name, cpus in nodes.items())
+    return (
+        f"cluster.address = {address!r}: stages run as tasks that take {STAGE_CPUS:g} CPU of a node, and the "
+        f"cluster has {there or 'no node'}; start a node with `ray start --num-cpus` of at least 1, or set "
+        'cluster.address to "local"'
+    )
 
 
 def gpus_here() -> int:

@@ -15,6 +15,7 @@ from pipeline.report.choose import Chosen
 from pipeline.report.source import Source
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
+from pipeline.store.runs import settings_changes
 from pipeline.views.curves import points_of
 from pipeline.views.files import update_summaries
 from pipeline.views.render import number, plain
@@ -43,7 +44,11 @@ def about(
             "title": source.title,
             "where": _where(run),
             "created": _day(run.info.get("created_at")),
-            "facts": [*_replayed(source.changes), *_facts(settings, run.info.get("regime"))],
+            "facts": [
+                *_replayed(source.changes),
+                *_facts(settings, run.info.get("regime")),
+                *((f"changed from iteration {index} on", what) for index, what in settings_changes(run)),
+            ],
             "settings": settings_text,
             "versions": manifests[-1].packages if manifests else {},
             "shown": chosen.shown,
@@ -51,6 +56,7 @@ def about(
             "how": chosen.how,
             "texts_only": list(texts_only),
             "places": [_place(place, source.kind) for place in source.places],
+            "changes": settings_changes(run) if source.has_curve else [],
             "curve": [asdict(point) for point in points_of(run)] if source.has_curve else [],
         }
     )
@@ -90,7 +96,7 @@ def _metrics(
     if done := json.loads(place.store.folder.read_text("done.json") or "{}").get("metrics"):
         return dict(done)
     shown = ("episodes", "turns") if kind == "evaluation" else tuple(place.tables)
-    tables = {name: place.tables[name] for name in shown if name in place.tables}
+    tables = {name: table for name, table in place.measured.items() if name in shown}
     return with_measured(iteration_metrics(tables, accounts, seconds), place.stage_metrics)
 
 

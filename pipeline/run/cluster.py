@@ -9,12 +9,11 @@ import time
 from typing import Any, Final
 
 from pipeline.plan.memory import Needs
-from pipeline.plan.resources import gpu_problem, gpus_asked
+from pipeline.plan.resources import STAGE_CPUS, cpu_problem, gpu_problem, gpus_asked
 from stages.waiting import Overdue, answer, came
 from workflows.errors import RunFailed
 
 _LATE: Final = "timed out during startup"  # as Ray says it
-_SLOT: Final = 0.25  # CPUs of the task that is tried
 
 
 def start_ray(address: str, object_store_gib: float, start_seconds: float = 120.0) -> None:
@@ -38,6 +37,7 @@ def start_ray(address: str, object_store_gib: float, start_seconds: float = 120.
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs each stage; failures come back to us
     try:
+        check_cpus(address)
         check_free_slot(slow=start_seconds)
     except RunFailed:
         ray.shutdown()
@@ -90,12 +90,12 @@ def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
     """
     import ray
 
-    probe = ray.remote(num_cpus=_SLOT)(_ping).remote()
+    probe = ray.remote(num_cpus=STAGE_CPUS)(_ping).remote()
     began, waited = time.monotonic(), min(held, slow)
     while not came(probe, waited):
         free = ray.available_resources()
         waited = slow - (time.monotonic() - began)
-        if waited > 0 and free.get("CPU", 0) >= _SLOT:
+        if waited > 0 and free.get("CPU", 0) >= STAGE_CPUS:
             continue
         ray.cancel(probe, force=True)
         raise RunFailed(
@@ -105,19 +105,39 @@ def check_free_slot(held: float = 10.0, slow: float = 120.0) -> None:
         )
 
 
+def check_cpus(address: str) -> None:
+    """Refuse a cluster none of whose nodes has a CPU for a stage, at once: no waiting makes one.
+
+    Raises:
+        RunFailed: naming what each node has.
+    """
+    if problem := cpu_problem(_nodes("CPU"), address):
+        raise RunFailed(problem)
+
+
+def _nodes(resource: str) -> dict[str, float]:
+    """What each node that is alive has of a resource, by host and, where a host has several, number."""
+    import ray
+
+    nodes: dict[str, float] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            host = node["NodeManagerHostname"]
+            name = host if host not in nodes else f"{host} ({sum(n.startswith(host) for n in nodes) + 1})"
+            nodes[name] = node["Resources"].get(resource, 0)
+    return nodes
+
+
 def check_gpus(plan: Needs) -> None:
     """Refuse a plan whose processes no node of the Ray cluster has GPUs for.
 
     Raises:
         RunFailed: naming the setting, what is asked for in all, and what each node has.
     """
-    import ray
-
     asks = gpus_asked(plan)
     if not asks:
         return
-    nodes = {n["NodeManagerHostname"]: int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]}
-    if problem := gpu_problem(asks, nodes):
+    if problem := gpu_problem(asks, {name: int(gpus) for name, gpus in _nodes("GPU").items()}):
         raise RunFailed(problem)
 
 

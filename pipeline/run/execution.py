@@ -24,7 +24,7 @@ Fingerprints = Mapping[str, Mapping[str, Any]]
 ANEW: Final = (
     "set them back to finish it, make this stage and those after it again with the settings of now "
     "(`{redo}`), or start anew with --new"
-)  # {redo}: the command line that does so
+)  # {redo}: the command line that does so; {stage} in a remedy is the stage's name
 
 
 def run_stages(
@@ -146,4 +146,5 @@ def _check_inputs(stage: Stage, manifest: Manifest, inputs: Mapping[str, TableRe
 
 
 def _remedy(remedy: str, stage: Stage) -> str:
-    return remedy.replace("{redo}", again(f"--redo {stage.name.partition('/')[0]}"))
+    name = stage.name.partition("/")[0]
+    return remedy.replace("{redo}", again(f"--redo {name}")).replace("{stage}", name)

@@ -19,6 +19,7 @@ from stages.players.actor import PlayerSpec, start_player
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from stages.waiting import LIMITS, Limits, Overdue, answer, answers
+from stages.weights.distance import TOLERANCE
 from workflows.engine import AnyEngine
 from workflows.errors import RunFailed
 from workflows.models import ModelMap
@@ -62,6 +63,7 @@ class Fleet:
     made: Callable[[TrainerSpec, Mapping[str, Any]], Redone] = lambda spec, update: Redone(update, spec)
     progress: Progress = field(default_factory=Quiet)
     limits: Limits = LIMITS
+    redo_tolerance: float = TOLERANCE
     _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
     _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
     _trainers: dict[str, TrainerGroup] = field(default_factory=dict)  # by model id
@@ -259,7 +261,13 @@ class Fleet:
         redoing = f", {len(updates)} updates again" if updates else ""
         self.progress.start(f"start trainer of {model_id}{redoing}", None, "")
         group = trainer_at(
-            spec, start, resume, updates, lambda version: self.checkpoint_uri(model_id, version), beside
+            spec,
+            start,
+            resume,
+            updates,
+            lambda version: self.checkpoint_uri(model_id, version),
+            beside,
+            self.redo_tolerance,
         )
         self.progress.finish()
         if group.version != want:

@@ -63,7 +63,14 @@ class Recorder:
             return Contents(files(), [trace_of(one, f"{found.split}/{found.index:05d}") for one in chosen])
 
         logged = self.tracker.log_evaluation(
-            EvaluationRecord(found.split, found.index, found.metrics(), done.finished_at, contents)
+            EvaluationRecord(
+                found.split,
+                found.index,
+                found.metrics(),
+                done.finished_at,
+                contents,
+                _times_redone(self.run, found.split, found.index),
+            )
         )
         if logged:
             folder.write_text(MARK, "{}")
@@ -131,6 +138,12 @@ class Recorder:
                 done.index, done.metrics, done.finished_at, done.alarms if newest else None, contents
             )
         )
+
+
+def _times_redone(run: Run, split: str, index: int) -> int:
+    """How often stages of an evaluation were made again."""
+    redone = run.info.get("redone", [])
+    return sum((entry.get("split"), entry["iteration"]) == (split, index) for entry in redone)
 
 
 def _is_marked(folder: Folder) -> bool:

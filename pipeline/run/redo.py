@@ -2,7 +2,8 @@
 
 For a cause that was mended: a reward or a tool with a fault, an update that ran out of memory, a row of data.
 What is made again is the newest stage of that name and every stage after it; finished iterations stay as they
-are. Each time is noted in `run.json` (`redone`) and in the manifest of the first stage of them.
+are. An evaluation moves no weights, so stages of a finished one can be made again too. Each time is noted in
+`run.json` (`redone`) and in the manifest of the first stage of them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pipeline.plan.blocks import Block
+from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.run.execution import check_fingerprints
+from pipeline.run.recorder import MARK as TRACKED
 from pipeline.settings.program import hint
 from pipeline.store.differences import differences, from_mark, plain, to_mark, without_budgets
+from pipeline.store.finished import RESULT
 from pipeline.store.place import BLOCKS, IterationStore
 from pipeline.store.run import Run
 from pipeline.store.runs import only_rows_differ
@@ -25,7 +29,12 @@ from workflows.errors import UsageError, did_you_mean
 
 
 def redo(
-    run: Run, place: IterationStore, block: Block, name: str, later: Sequence[IterationStore] = ()
+    run: Run,
+    place: IterationStore,
+    block: Block,
+    name: str,
+    later: Sequence[IterationStore] = (),
+    split: str | None = None,
 ) -> str:
     """Clear the stage `name` of a block and every stage after it; what that means, in a sentence.
 
@@ -35,6 +44,7 @@ def redo(
         block: its stages and fingerprints with the settings of now.
         name: of a stage, or its first word: "score" is the first of the scores.
         later: the blocks after it, which go too.
+        split: of an evaluation; None for an iteration.
 
     Raises:
         UsageError: no such stage, nothing of it, or an earlier stage was made with other settings too.
@@ -43,7 +53,10 @@ def redo(
     if at is None:
         _refuse_unknown(block.stages, name)
     first = block.stages[at]
-    what = f"iteration {place.index} of run {run.name!r}"
+    title = f"iteration {place.index}"
+    if split is not None:
+        title = f"the evaluation on {split!r} after {place.index} iterations"
+    what = f"{title} of run {run.name!r}"
     check_fingerprints(block.stages[:at], place, block.fingerprints, what)
     unmade = [stage.name for stage in block.stages[:at] if place.manifest(stage) is None]
     if unmade:
@@ -61,14 +74,18 @@ def redo(
         "at": time.time(),
         "changes": changes,
         "versions": versions,  # (model, version) of new weights, which are removed
+        **({} if split is None else {"split": split}),
     }
     run.write_info(redone=[*run.info.get("redone", []), entry])
     for each in reversed(later):
         run.iteration(each.index).folder.remove(f"{BLOCKS}/{each.block:02d}")
     for model_id, version in versions:
         run.folder.remove(f"checkpoints/{model_id}/{version:05d}")
+    if split is not None:  # it is not finished any more, and what the tracker has is of before
+        for mark in (RESULT, TRACKED):
+            place.folder.remove(mark)
     _clear(place, block.stages, at, keeps)
-    said = f"stage {first.name!r} of iteration {place.index} and those after it are made again"
+    said = f"stage {first.name!r} of {title} and those after it are made again"
     if getattr(first, "resumable", False):
         said += (
             "; its finished shards stay, because what they were sampled with is unchanged"
@@ -76,6 +93,26 @@ def redo(
             else "; its finished shards are played anew, because what they were sampled with has changed"
         )
     return f"{said}; {changes}" if changes else said
+
+
+def redo_evaluations(run: Run, plan: EvaluationPlan, index: int, name: str) -> list[str]:
+    """`redo` of the evaluations of a plan after `index` iterations, as far as each has come; what that means,
+    a sentence each.
+
+    Raises:
+        UsageError: none has such a stage, the evaluation that chooses has not come to it, or an earlier stage
+            was made with other settings too.
+    """
+    having = [each for each in (plan, *plan.also) if position_of(each.stages, name) is not None]
+    sentences = []
+    for each in having or [plan]:
+        place = run.evaluation(each.label, index)
+        before = each.stages[: position_of(each.stages, name) or 0]
+        unmade = not place.folder.names() or any(place.manifest(stage) is None for stage in before)
+        if each is not plan and unmade:
+            continue  # it is not due at these weights, or has not come to that stage
+        sentences.append(redo(run, place, Block(0, each.stages, each.fingerprints), name, split=each.label))
+    return sentences
 
 
 def unfinished_blocks(run: Run, index: int) -> list[IterationStore]:
@@ -92,12 +129,12 @@ def unfinished_blocks(run: Run, index: int) -> list[IterationStore]:
     return run.iteration(index).blocks()
 
 
-def redone_notes(run: Run, place: IterationStore) -> dict[str, str]:
-    """By stage, the note that its manifest gets, where it is made again."""
+def redone_notes(run: Run, place: IterationStore, split: str | None = None) -> dict[str, str]:
+    """By stage, the note that its manifest gets, where it is made again; with `split` in an evaluation."""
     return {
         entry["stage"]: "made again by --redo" + (f": {entry['changes']}" if entry["changes"] else "")
         for entry in run.info.get("redone", [])
-        if (entry["iteration"], entry["block"]) == (place.index, place.block)
+        if (entry["iteration"], entry["block"], entry.get("split")) == (place.index, place.block, split)
     }
 
 
@@ -105,7 +142,8 @@ def is_trusted(run: Run, place: IterationStore) -> bool:
     """Whether a finished block keeps the settings it was made with: a later block of its iteration was redone
     with other ones."""
     redone = run.info.get("redone", [])
-    return any(e["iteration"] == place.index and e["block"] > place.block for e in redone)
+    ours = [e for e in redone if e.get("split") is None]
+    return any(e["iteration"] == place.index and e["block"] > place.block for e in ours)
 
 
 def accept_rows(run: Run, identity: Mapping[str, Any]) -> None:

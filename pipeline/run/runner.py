@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
@@ -21,23 +21,38 @@ from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
 from pipeline.run.recorder import Recorder
-from pipeline.run.redo import is_trusted, position_of, redo, redone_notes, unfinished_blocks
+from pipeline.run.redo import (
+    is_trusted,
+    position_of,
+    redo,
+    redo_evaluations,
+    redone_notes,
+    unfinished_blocks,
+)
 from pipeline.run.redone_updates import Redone
 from pipeline.settings.names import slug
-from pipeline.settings.program import hint
+from pipeline.settings.program import again, hint
 from pipeline.store.differences import dump
 from pipeline.store.evaluated import Evaluated, best_so_far
 from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
+from pipeline.store.runs import settings_changes
 from pipeline.store.updates import are_silent, made_with, newest_version, prune_checkpoints, updates_since
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
+from pipeline.views.output import print_lines
 from stages.base import Progress, check_chain
 from stages.engines.kinds import engine_class
 from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed, UsageError
+
+# what to do where an evaluation was made with other settings
+EVALUATE_ANEW: Final = (
+    "set them back, or make this stage of the evaluation and those after it again with the settings of now "
+    "(`{redo}`)"
+)
 
 
 class Runner:
@@ -61,6 +76,7 @@ class Runner:
             made=self._made,
             progress=progress,
             limits=settings.cluster.limits,
+            redo_tolerance=settings.checkpoints.redo_tolerance,
         )
 
     def next_index(self) -> int:
@@ -166,11 +182,18 @@ class Runner:
         self.recorder.catch_up()
         self.tracker.log_files("plots", self.curves())
 
-    def evaluate(self, plan: EvaluationPlan, *, is_last: bool = False) -> Evaluated:
+    def evaluate(
+        self, plan: EvaluationPlan, *, is_last: bool = False, redo_from: str | None = None
+    ) -> Evaluated:
         """Evaluate the team as it is after the finished iterations, or load what was found before.
 
         Evaluations that choose nothing (`plan.also`) come with it where they are due: always, or at the
         first, at the best so far, and where `is_last`.
+
+        Args:
+            plan: of the evaluation and of those that come with it.
+            is_last: whether no iteration follows.
+            redo_from: the stage of these that is made again, with those after it, finished or not.
 
         Raises:
             UsageError: an iteration is unfinished: some models may have moved and others not.
@@ -182,6 +205,8 @@ class Runner:
                 f"iteration {index} of run {self.run.name!r} is unfinished; finish it before the team is "
                 f"evaluated (`{hint('run iteration')}`)"
             )
+        if redo_from is not None:
+            print_lines(redo_evaluations(self.run, plan, index, redo_from))
         found = self._evaluated(plan, index)
         found = replace(found, best_so_far=self._keep_best(plan, found))
         if self.recorder.evaluation(found, self.curves):
@@ -204,7 +229,8 @@ class Runner:
             what=f"the evaluation on {plan.label!r} after iteration {index - 1} of run {self.run.name!r}",
             progress=self.progress,
             fleet=self.fleet.lend(purpose),
-            remedy=f"set them back, or remove {place.folder.url} to evaluate anew",
+            remedy=EVALUATE_ANEW.replace("{redo}", again("--redo {stage}", "evaluate")),
+            notes=redone_notes(self.run, place, plan.label),
         )
         found = evaluated(plan, done)
         place.folder.write_text("result.json", dump(found.as_dict()))
@@ -235,7 +261,7 @@ class Runner:
 
     def curves(self) -> dict[str, bytes]:
         """The learning curves up to now, which are also left in the run's folder `report`."""
-        files = curve_files(points_of(self.run), self.run.name)
+        files = curve_files(points_of(self.run), self.run.name, settings_changes(self.run))
         for name, data in files.items():
             write_bytes(f"{self.run.folder.url}/report/{name}", data)
         return files
@@ -295,7 +321,8 @@ class Runner:
         value = next(s.estimate.mean for s in found.scores if s.name == plan.best)
         best = dict(self.run.info.get("best", {}))
         before = best.get(plan.split)
-        if before and before["metric"] == plan.best and before["value"] >= value:
+        redone = before and before["metric"] == plan.best and before["iterations"] == found.index
+        if before and before["metric"] == plan.best and before["value"] >= value and not redone:
             return best_so_far(plan.best, value, found.index, before)
         self.fleet.save_checkpoints()
         versions = {m.model_id: self.version_of(m.model_id) for m in self.plan.models.trainable}

@@ -6,11 +6,13 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 SCRIPT: Final = "cadre"  # the console script that an installation makes
 MODULE: Final = "-m pipeline"
+_SETTINGS: Final = ("--config", "-c", "--set")
 VARIABLE: Final = (
     "CADRE_PROGRAM"  # set for processes that this one starts: their hints are for the same person
 )
@@ -39,19 +41,32 @@ def hint(command: str) -> str:
     return f"{program()} {command}"
 
 
-def again(option: str) -> str:
+def again(option: str, verb: str | None = None) -> str:
     """The command line of this process with `option` added; `run iteration` where it is not a `run`.
 
-    `option` is a name and a value, and takes the place of what the line has of that name.
+    Args:
+        option: a name and a value; it takes the place of what the line has of that name.
+        verb: of `run`, where another one than this process's has the option: with the same settings then.
     """
     name = option.split()[0]
     words = sys.argv[1:] if _is_ours(sys.argv[0]) and sys.argv[1:2] == ["run"] else ["run", "iteration"]
+    if verb is not None and words[1:2] != [verb]:
+        words = ["run", verb, *_of_settings(words)]
     kept = [
         word
         for before, word in zip(["", *words], words, strict=False)
         if name not in (word, before) and not word.startswith(f"{name}=")
     ]
     return hint(f"{shlex.join(kept)} {option}")
+
+
+def _of_settings(words: Sequence[str]) -> list[str]:
+    """What a command line has of `--config` and `--set`, which every verb of `run` takes."""
+    return [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word in _SETTINGS or before in _SETTINGS or word.partition("=")[0] in ("--config", "--set")
+    ]
 
 
 def _is_ours(program_file: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.settings.section import KeysOf, ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.settings.section import Amount, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
@@ -20,6 +20,7 @@ from pipeline.settings.training import (
     TrainerSection,
 )
 from stages.waiting import Limits
+from stages.weights.distance import TOLERANCE
 
 
 class RunSection(Section):
@@ -288,10 +289,15 @@ class ScheduleSection(Section):
 
 
 class CheckpointsSection(Section):
+    later = frozenset({"redo_tolerance"})
+
     every: Positive = 1
     """Updates from one whole checkpoint to the next; the last update gets one in any case."""
     keep: Annotated[int, Field(ge=1)] = 2
     """Newest whole checkpoints of each model that are kept."""
+    redo_tolerance: Amount = TOLERANCE
+    """How far from the published weights updates that are made again may end, as a share of the way that they
+    moved since the checkpoint."""
 
 
 class SandboxSection(Section):

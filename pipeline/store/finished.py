@@ -38,16 +38,29 @@ class Finished:
     whole: bool = True  # whether nothing is left to do here
     inherited: frozenset[str] = frozenset()  # of a replay: stages whose tables are the run's
     blocks: int = 1
-    begun: bool = False  # whether the plays are those of an unfinished rollout
+    begun: Mapping[str, TableRef] = field(default_factory=dict)  # plays of an unfinished rollout
 
     @property
     def index(self) -> int:
         return self.store.index
 
     @property
+    def measured(self) -> dict[str, TableRef]:
+        """The tables for metrics: of those whose parts belong together, the parts that all of them have.
+
+        An unfinished rollout has plays without rewards, behind those of finished blocks that have some.
+        """
+        parts = min((len(t.parts) for n, t in self.tables.items() if n in ALIGNED_TABLES), default=0)
+        return {
+            name: replace(table, parts=table.parts[:parts]) if name in ALIGNED_TABLES else table
+            for name, table in self.tables.items()
+        }
+
+    @property
     def own_tables(self) -> dict[str, TableRef]:
         """The tables that its stages wrote, without those that came from elsewhere."""
-        return {name: self.tables[name] for m in self.manifests.values() for name in m.tables}
+        written = [name for m in self.manifests.values() for name in m.tables]
+        return {name: self.tables[name] for name in dict.fromkeys([*written, *self.begun])}
 
     @property
     def shared(self) -> frozenset[str]:
@@ -109,19 +122,18 @@ class Finished:
     def read(store: IterationStore, mark: str = MARK, *, begun: bool = False) -> Finished:
         """What lies in a place: `store` is its first block, `mark` the file that says it is whole.
 
-        With `begun`, the plays of an unfinished rollout are in it too, as far as they are committed.
+        With `begun`, it has all that there is of the newest block too, behind the tables of finished ones: of
+        a rollout that is unfinished the plays that are committed.
 
         Raises:
             UsageError: tables of a schema version that can't be read here.
         """
         text = store.folder.read_text(mark)
         noted: dict[str, Any] = json.loads(text) if text else {}
-        done = joined([of_block(place) for place in store.blocks()])
-        plays = store.begun_tables() if begun and text is None else {}
+        partly = begun and text is None
+        done = joined([of_block(place, begun=partly) for place in store.blocks()], partly=partly)
         return replace(
             done,
-            tables={**plays, **done.tables},
-            begun=bool(plays),
             metrics=noted.get("metrics", {}),
             alarms=tuple(Alarm(**alarm) for alarm in noted.get("alarms", ())),
             seconds=noted.get("seconds", 0.0),
@@ -129,14 +141,19 @@ class Finished:
         )
 
 
-def joined(blocks: Sequence[Finished]) -> Finished:
-    """The blocks of one place, in order, as one."""
+def joined(blocks: Sequence[Finished], *, partly: bool = False) -> Finished:
+    """The blocks of one place, in order, as one.
+
+    Args:
+        partly: take the tables of a last block also where it lacks some whose parts belong together; tables
+            then have different numbers of parts (`Finished.measured` has those that all have).
+    """
     first = blocks[0]
     if len(blocks) == 1:
         return first
     tables = dict(first.tables)
     for name in dict.fromkeys(name for block in blocks for name in block.own_tables):
-        refs = [block.own_tables[name] for block in blocks if _counts(block, first, name)]
+        refs = [block.own_tables[name] for block in blocks if _counts(block, first, name, partly)]
         if refs:
             tables[name] = refs[-1] if kind_of_table(name) in STATE_TABLES else united(refs)
     return Finished(
@@ -148,27 +165,30 @@ def joined(blocks: Sequence[Finished]) -> Finished:
         whole=all(block.whole for block in blocks),
         inherited=frozenset().union(*(block.inherited for block in blocks)),
         blocks=len(blocks),
+        begun=next((block.begun for block in blocks if block.begun), {}),
     )
 
 
-def of_block(place: IterationStore) -> Finished:
-    """The finished stages of one block."""
+def of_block(place: IterationStore, *, begun: bool = False) -> Finished:
+    """The finished stages of one block; with `begun`, the plays of its unfinished rollout too, in whose place
+    its tasks are those of the plays."""
     tables, manifests = place.tables()
-    return Finished(place, tables, by_key(manifests))
+    plays = place.begun_tables() if begun else {}
+    return Finished(place, {**tables, **plays}, by_key(manifests), begun=plays)
 
 
 def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
     return {m.key: m for m in manifests}
 
 
-def _counts(block: Finished, first: Finished, name: str) -> bool:
+def _counts(block: Finished, first: Finished, name: str, partly: bool) -> bool:
     """Whether a block's table is part of the whole. Tables whose parts belong together come together: a block
     that a kill left without some of them has none of them in it."""
     of_block = block.own_tables
     if name not in of_block:
         return False
     missing = (ALIGNED_TABLES & first.own_tables.keys()) - of_block.keys()
-    return name not in ALIGNED_TABLES or not missing
+    return partly or name not in ALIGNED_TABLES or not missing
 
 
 def united(refs: Sequence[TableRef]) -> TableRef:

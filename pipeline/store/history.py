@@ -33,8 +33,18 @@ class History:
         return int(self.kept.get("run", {}).get("seed", 0))
 
     @property
+    def settings_changes(self) -> list[tuple[int, str]]:
+        return changes_in(self.info)
+
+    @property
     def regime(self) -> str:
         return str(self.info.get("regime", "unknown"))
+
+
+def changes_in(info: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """`(iteration, changes)` of each time that settings changed within a run (of its `run.json`): they hold
+    from that iteration on."""
+    return [(change["iteration"], change["changes"]) for change in info.get("settings_changes", [])]
 
 
 def read_history(run: Run) -> History:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pipeline.store.folder import Folder
@@ -67,7 +67,8 @@ class IterationStore:
         return tables, manifests
 
     def begun_tables(self) -> dict[str, TableRef]:
-        """The plays of an unfinished rollout, as far as its shards are committed; {} where there are none."""
+        """The plays of an unfinished rollout, as far as its shards are committed, with their tasks part by
+        part; {} where there are none."""
         folder = self.folder.child(ROLLOUT)
         if folder.read_text("manifest.json") is not None:
             return {}
@@ -75,15 +76,23 @@ class IterationStore:
             folder.read_text(f"{SHARDS}/{n}") for n in folder.child(SHARDS).names() if n.endswith(".json")
         ]
         receipts = [json.loads(text) for text in texts if text is not None]
-        return {
+        if not receipts:
+            return {}
+        plays = {
             table: TableRef(
                 table,
                 f"{folder.url}/{table}",
                 schema_of(table),
                 tuple(Part(**receipt["parts"][table]) for receipt in receipts),
             )
-            for table in (PLAYED if receipts else ())
+            for table in PLAYED
         }
+        tasks = self.tables()[0].get("tasks")
+        if tasks is not None:
+            plays["tasks"] = replace(
+                tasks, parts=tuple(tasks.parts[receipt["index"]] for receipt in receipts)
+            )
+        return plays
 
     def manifest(self, stage: Stage) -> Manifest | None:
         return self.manifest_at(stage.folder)

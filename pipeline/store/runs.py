@@ -12,7 +12,7 @@ from pipeline.settings.reading import parse_settings, read_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
-from pipeline.store.history import evaluation_results
+from pipeline.store.history import changes_in, evaluation_results
 from pipeline.store.lock import RunLock
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
@@ -207,7 +207,7 @@ def create_or_open(
 
 def settings_changes(run: Run) -> list[tuple[int, str]]:
     """`(iteration, changes)` of each time that settings changed within the run: from that iteration on."""
-    return [(change["iteration"], change["changes"]) for change in run.info.get("settings_changes", [])]
+    return changes_in(run.info)
 
 
 def _note_changes(run: Run, settings: str) -> str | None:

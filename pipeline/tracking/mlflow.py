@@ -119,7 +119,8 @@ class MlflowTracker:
         """Log an evaluation at its step, the number of finished iterations; files go to `plots/`."""
 
         def log() -> None:
-            self._log_numbers(record, f"{MARK}/evaluate/{slug(record.split)}")
+            again = f"/redone-{record.redone}" if record.redone else ""
+            self._log_numbers(record, f"{MARK}/evaluate/{slug(record.split)}{again}")
             self._log_contents(record.contents(), "plots")
 
         return self._done(log)

@@ -54,6 +54,10 @@ _ENVIRONMENT: Final = {
 _EXPERIMENT_TAGS: Final = {"mlflow.experimentKind": "custom_model_development"}
 
 
+def _hashed(key: str) -> str:
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+
+
 class MlflowRecord:
     """The MLflow run of one Cadre run, at `uri` under `experiment`.
 
@@ -100,7 +104,7 @@ class MlflowRecord:
             return self.run_id
         self.connect()
         experiment_id = self._experiment_id()
-        key_tag = {KEY_TAG: hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}
+        key_tag = {KEY_TAG: _hashed(key)}
         run = self._by_id(run_id) or self._by_key(experiment_id, key_tag[KEY_TAG])
         if run is None:
             run = self._client.create_run(experiment_id, tags=key_tag, run_name=name)
@@ -138,6 +142,19 @@ class MlflowRecord:
         experiment = self._client.get_experiment_by_name(self.experiment)
         self.experiment_id = None if experiment is None else str(experiment.experiment_id)
         return self.experiment_id
+
+    def pages(self, tag: str, value: str) -> list[Any]:
+        """The runs of the experiment, which has been found, with this value of a tag."""
+        text = value.replace("'", "\\'")
+        return list(self._client.search_runs([self.experiment_id], f"tags.`{tag}` = '{text}'"))
+
+    def rename_page(self, run_id: str, name: str, tags: Mapping[str, str], key: str) -> None:
+        """Give a page another name, other tags and another key, by which later processes go on with it."""
+        from mlflow.entities import RunTag
+
+        tags = {**tags, KEY_TAG: _hashed(key)}
+        self._client.update_run(run_id, name=name)
+        self._client.log_batch(run_id, tags=[RunTag(tag, value[:MAX_TAG]) for tag, value in tags.items()])
 
     def log_metrics(
         self, step: int, metrics: Mapping[str, float], at: float | None, mark: str = MARK

@@ -63,13 +63,15 @@ class IterationRecord:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """One evaluation on a split, after `index` iterations; the rest as in `IterationRecord`."""
+    """One evaluation on a split, after `index` iterations; the rest as in `IterationRecord`. `redone` is how
+    often it was made again: what it was before stays in the tracker's history."""
 
     split: str
     index: int
     metrics: Mapping[str, float]
     at: float | None = None
     contents: Callable[[], Contents] = Contents
+    redone: int = 0
 
 
 class Tracker(Protocol):

@@ -10,7 +10,17 @@ from typing import Any
 
 from pipeline.store.history import evaluation_results
 from pipeline.store.run import Run, finished_metrics
-from pipeline.views.plots import MAX_SERIES, band, draw, limits, line, looks, name_ends, whole_steps
+from pipeline.views.plots import (
+    MAX_SERIES,
+    band,
+    draw,
+    limits,
+    line,
+    looks,
+    mark_changes,
+    name_ends,
+    whole_steps,
+)
 
 FIELDS = ("kind", "name", "step", "value", "low", "high")
 TEAM = "return/mean"
@@ -44,11 +54,22 @@ def points_of(run: Run) -> list[Point]:
     return sorted(points, key=lambda p: (p.kind, p.name, p.step))
 
 
-def curve_files(points: Iterable[Point], title: str) -> dict[str, bytes]:
-    """`learning_curve.csv` and `learning_curve.png`."""
+def curve_files(
+    points: Iterable[Point], title: str, changes: Sequence[tuple[int, str]] = ()
+) -> dict[str, bytes]:
+    """`learning_curve.csv` and `learning_curve.png`.
+
+    Args:
+        points: of the curves.
+        title: above the picture.
+        changes: of the settings within the run, each after how many iterations: rows of kind "settings", and
+            dotted lines.
+    """
     points = list(points)
     rows = [[getattr(point, field) for field in FIELDS] for point in points]
-    return {"learning_curve.csv": csv_bytes(FIELDS, rows), "learning_curve.png": _png(points, title)}
+    rows += [["settings", what, step, None, None, None] for step, what in changes]
+    png = _png(points, title, [step for step, _ in changes])
+    return {"learning_curve.csv": csv_bytes(FIELDS, rows), "learning_curve.png": png}
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
@@ -59,15 +80,17 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _png(points: list[Point], title: str) -> bytes:
+def _png(points: list[Point], title: str, changed: Sequence[int]) -> bytes:
     kinds = [k for k in ("train", "evaluate") if any(p.kind == k for p in points)] or ["train"]
 
     def paint(figure: Any) -> None:
         panels = figure.subplots(1, len(kinds), squeeze=False)[0]
         for panel, kind in zip(panels, kinds, strict=True):
+            mark_changes(panel, changed)
             _panel(panel, kind, [p for p in points if p.kind == kind])
 
-    note = "Bands: 95 % intervals over tasks." if any(p.low is not None for p in points) else ""
+    notes = ["Bands: 95 % intervals over tasks."] if any(p.low is not None for p in points) else []
+    note = " ".join([*notes, *(["Dotted: settings changed."] if changed else [])])
     return draw(5.4 * len(kinds), 3.6, paint, title=title, note=note)
 
 

@@ -142,6 +142,12 @@ def limits(values: Sequence[float], margin: float = 0.06) -> tuple[float, float]
     return low - room, high + room
 
 
+def mark_changes(axes: Any, steps: Sequence[int], colour: str = PALE) -> None:
+    """A dotted line where the settings of a run changed, after so many iterations."""
+    for step in steps:
+        axes.axvline(step, color=colour, linestyle=":", linewidth=1.1, zorder=0.5)
+
+
 def whole_steps(axes: Any) -> None:
     """Put ticks at whole numbers only, as iterations are counted."""
     from matplotlib.ticker import MaxNLocator

@@ -81,7 +81,7 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
         where = places_of(run, index, run.info.get("tracker", {}).get("link"))
         alarms = [str(alarm) for alarm in stored_alarms(run, index)]
     shown = (
-        place.tables if shelf.split is None else {n: place.tables[n] for n in _PLAYED if n in place.tables}
+        place.measured if shelf.split is None else {n: place.tables[n] for n in _PLAYED if n in place.tables}
     )
     return IterationView(
         run=shelf.name,
@@ -99,7 +99,7 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
 
 def begun_note(place: Finished) -> str:
     """What an unfinished rollout has so far: its episodes, and why some failed."""
-    plays = place.tables["episodes"]
+    plays = place.begun["episodes"]
     columns = ["episode_id", "status", "stop_reason", "error"]
     ends = [row for k in range(len(plays.parts)) for row in plays.read_part(k, columns).to_pylist()]
     kinds = merged_failures([failures(ends)])

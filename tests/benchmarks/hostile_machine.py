@@ -68,6 +68,7 @@ def endless_memory(i: int) -> str:
         "x = 'a'\nwhile True: x += x",
         f"x = {{}}\nfor i in range(10**9): x[i] = 'x' * {100 + i}",
         "import mmap\nx = []\ntry:\n  while True: x.append(mmap.mmap(-1, 1 << 26))\nexcept OSError: raise MemoryError",
+        "import threading\nfor _ in range(4): threading.Thread(target=lambda: [bytes(1 << 20) for _ in iter(int, 1)]).start()",
     )
 
 
@@ -94,7 +95,7 @@ def endless_loop(i: int) -> str:
         "import re\nre.match('(a+)+$', 'a' * 60 + 'b')",
         "x = 3\nwhile True: x = x * x % (10**2000)",
         "import signal\nfor s in range(1, 32):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
-        "import threading\nfor _ in range(4): threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
+        "import threading\nfor _ in range(4): threading.Thread(target=lambda: sum(1 for _ in iter(int, 1))).start()",
         "import os\nos.nice(19)\nwhile True: pass",
     )
 

@@ -42,6 +42,23 @@ def test_runs_that_differ_in_their_seed_alone_are_repeats_of_one_variant(tmp_pat
     assert found.differences["run.seed"] == ["0", "1", "2"] * 2
 
 
+def test_settings_that_changed_within_a_run_are_said_and_marked(tmp_path: Path) -> None:
+    """A run that changed in its middle is not a plain repeat, though it ends with the settings of another."""
+    runs = [make_run(tmp_path, f"r{seed}", [0.1, 0.2, 0.3], seed=seed) for seed in (0, 1)]
+    plain = comparison_files(of(*runs))
+    runs[1].write_info(settings_changes=[{"iteration": 2, "changes": "ppo.learning_rate: 0.1 → 0.2"}])
+    found = of(*runs)
+    assert "r1: settings changed from iteration 2 on: ppo.learning_rate: 0.1 → 0.2" in found.notes
+    assert as_dict(found)["variants"][0]["settings_changes"] == {
+        "r1": [{"iteration": 2, "changes": "ppo.learning_rate: 0.1 → 0.2"}]
+    }
+    files = comparison_files(found)
+    rows = list(csv.DictReader(io.StringIO(files["learning_curves.csv"].decode())))
+    (change,) = [row for row in rows if row["kind"] == "settings"]
+    assert (change["run"], change["step"], change["name"]) == ("r1", "2", "ppo.learning_rate: 0.1 → 0.2")
+    assert files["learning_curves.png"] != plain["learning_curves.png"]
+
+
 def test_the_order_of_runs_changes_no_number(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"r{s}", [0.1 * s, 0.2], seed=s) for s in range(4)]
     forth, back = of(*runs).variants[0], of(*runs[::-1]).variants[0]

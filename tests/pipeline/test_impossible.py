@@ -92,6 +92,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "evaluate.vote.tokens": [0],
     "checkpoints.every": [0],
     "checkpoints.keep": [0],
+    "checkpoints.redo_tolerance": [-0.1],
     "cluster.object_store_gib": [0, 0.05],
     "tracking.sample_episodes": [-1],
     "tracking.sample_every": [0],

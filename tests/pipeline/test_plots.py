@@ -67,6 +67,13 @@ def test_a_picture_is_the_same_for_the_same_data_whatever_was_drawn_before() -> 
     assert curve_files(points, "r") == before
 
 
+def test_a_change_of_settings_is_a_row_and_a_line_of_the_learning_curve() -> None:
+    points = [Point("train", "return/mean", i, i / 9) for i in range(9)]
+    plain, marked = curve_files(points, "r"), curve_files(points, "r", [(3, "ppo.epochs: 1 → 2")])
+    assert b"settings,ppo.epochs: 1 \xe2\x86\x92 2,3,,,\r\n" in marked["learning_curve.csv"]
+    assert marked["learning_curve.png"] != plain["learning_curve.png"]
+
+
 def test_a_run_without_any_point_and_a_name_with_dollars_make_a_picture() -> None:
     assert curve_files([], "no $points^")["learning_curve.png"].startswith(b"\x89PNG")
     files = curve_files([Point("evaluate", "dev/$a_b$", 0, 0.5, 0.4, 0.6)], "r")

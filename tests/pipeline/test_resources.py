@@ -10,9 +10,10 @@ import pytest
 from pipeline.plan import resources
 from pipeline.plan.assemble import assemble
 from pipeline.plan.overview import check_start, overview
-from pipeline.plan.resources import Ask, gpu_problem, gpus_asked
+from pipeline.plan.resources import Ask, cpu_problem, gpu_problem, gpus_asked
+from pipeline.run import cluster
 from pipeline.settings.reading import parse_settings
-from workflows.errors import UsageError
+from workflows.errors import RunFailed, UsageError
 
 
 def asks(*gpus: float) -> list[Ask]:
@@ -49,6 +50,40 @@ def test_the_message_says_what_is_asked_what_is_there_and_what_to_do() -> None:
         "models.m1.num_gpus = 0.6, but there is no GPU left for it: the processes ask for 0.6 + 0.6 = 1.2 in "
         "all, and there are 1 on this machine; set it to 0 to compute on the processor, or ask for less"
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fits"),
+    [
+        ({}, False),
+        ({"a": 0}, False),
+        ({"a": 0.2, "b": 0.2}, False),
+        ({"a": 0.25}, True),
+        ({"a": 0, "b": 1}, True),
+        ({"a": 64}, True),
+    ],
+)
+def test_a_cluster_needs_one_node_with_a_cpu(nodes: dict[str, float], fits: bool) -> None:
+    assert (cpu_problem(nodes, "10.0.0.1:6379") is None) is fits
+
+
+def test_cpus_that_a_cluster_lacks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def node(host: str, alive: bool = True, **resources: float) -> dict[str, Any]:
+        return {"NodeManagerHostname": host, "Alive": alive, "Resources": resources}
+
+    nodes = [node("head", CPU=0.0), node("gone", alive=False, CPU=8.0), node("box", GPU=1.0), node("box")]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    with pytest.raises(RunFailed) as refused:
+        cluster.check_cpus("ray://head:10001")
+    assert str(refused.value) == (
+        "cluster.address = 'ray://head:10001': stages run as tasks that take 0.25 CPU of a node, and the "
+        "cluster has 0 on head and 0 on box and 0 on box (2); start a node with `ray start --num-cpus` of at "
+        'least 1, or set cluster.address to "local"'
+    )
+    nodes.append(node("other", CPU=2.0))
+    cluster.check_cpus("ray://head:10001")
 
 
 @pytest.mark.parametrize("change", [{"num_gpus": 1}, {"trainer": {"num_gpus": 0.5, "ranks": 3}}])

@@ -71,8 +71,40 @@ def test_an_evaluation_that_is_finished_is_loaded_not_played(trained: Trained, s
         assert again.done.resumed == ("sample", "rollout", "evaluate")
         assert again.scores == found[-1].scores
         other = assemble(parse_settings(raw | {"evaluate": EVALUATE | {"tasks": 5}}))
-        with pytest.raises(UsageError, match=r"with other settings: tasks: 6 → 5; set them back, or remove"):
+        with pytest.raises(
+            UsageError, match=r"with other settings: tasks: 6 → 5; set them back.*--redo sample`"
+        ):
             runner.evaluate(assemble_evaluation(other))
+
+
+def test_stages_of_a_finished_evaluation_are_made_again_by_redo_and_its_plays_stay(
+    scripted: Settings,
+) -> None:
+    raw = scripted(**CHECKED)
+    run, found = train(raw, 1)
+    before = found[-1]
+    other = raw | {"evaluate": EVALUATE | {"rewards": [{"use": "exact_match"}]}}
+    plan = assemble(parse_settings(other))
+    with session(plan, signals=False) as runner:
+        evaluation = assemble_evaluation(plan)
+        with pytest.raises(
+            UsageError, match=r"stage 'evaluate' with other settings.*evaluate --redo evaluate`"
+        ):
+            runner.evaluate(evaluation)
+        with pytest.raises(
+            UsageError, match=r"no such stage \(did you mean 'evaluate'\?\); the stages are: sample"
+        ):
+            runner.evaluate(evaluation, "evaluat")
+        again = runner.evaluate(evaluation, "evaluate")
+    assert again.done.resumed == ("sample", "rollout")
+    assert [score.name for score in again.scores] == ["exact_match"]
+    entry = run.read_info()["redone"][-1]
+    assert (entry["split"], entry["iteration"], entry["stage"]) == ("dev", before.index, "evaluate")
+    assert "made again by --redo" in " ".join(again.done.notes)
+    # iterations of that number are not touched by it
+    assert run.is_finished(0)
+    with session(plan, signals=False) as runner:
+        assert runner.evaluate(evaluation).done.resumed == ("sample", "rollout", "evaluate")
 
 
 def test_the_best_checkpoint_is_kept_and_the_curves_are_drawn(trained: Trained) -> None:

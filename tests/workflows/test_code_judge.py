@@ -48,6 +48,7 @@ def stdio(given: str, output: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 EMPTY = stdio("", "")
+EATEN = "import threading; t = threading.Thread(target=lambda: [0] * 10**9); t.start()"  # its thread dies
 SUM = stdio("1 2\n", "3\n")
 
 
@@ -76,6 +77,12 @@ SUM = stdio("1 2\n", "3\n")
         ("while True: pass", EMPTY, "time_limit"),
         ("import time; time.sleep(60)", EMPTY, "time_limit"),
         ("x = [0] * 10**9", EMPTY, "memory_limit"),
+        (f"{EATEN}\nt.join()", SUM, "memory_limit"),
+        (f"{EATEN}\nt.join(); print(3)", SUM, "passed"),
+        (f"{EATEN}\nt.join(); print(4)", SUM, "memory_limit"),
+        ("from _thread import *\nstart_new_thread(lambda: [0] * 10**9, ())\nimport time; time.sleep(0.5)", SUM,
+         "memory_limit"),
+        ("import threading as h\nt = h.Thread(target=lambda: 1 / 0); t.start(); t.join()", SUM, "wrong_answer"),
         ("while True: print('time')", EMPTY, "output_limit"),
         ("print('MemoryError: time limit', flush=True); exit(1)", EMPTY, "runtime_error"),
         ("print(1000000500)", stdio("", "1000000007"), "wrong_answer"),
@@ -112,6 +119,7 @@ ADD = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
         ("def add(a, b):\n  while True: pass", ADD, "time_limit"),
         ("import time\ndef add(a, b): time.sleep(60)", ADD, "time_limit"),
         ("def add(a, b): return [0] * 10**9", ADD, "memory_limit"),
+        (f"def add(a, b):\n  {EATEN}\n  t.join()", ADD, "memory_limit"),
         ("def add(a, b): return 'x' * 10**6", ADD, "output_limit"),
         ("def add(a, b): return object()", ADD, "wrong_answer"),
         ("class E(int):\n  def __eq__(self, o): return True\ndef add(a, b): return E(9)", ADD, "wrong_answer"),

@@ -16,8 +16,8 @@ function axes(x, y, xs, ys, label) {
   ];
 }
 
-// `lines`: [{name, points: [{step, value, low, high}]}].
-function lineChart(lines, label) {
+// `lines`: [{name, points: [{step, value, low, high}]}]. `marks`: [[step, text]], dotted lines.
+function lineChart(lines, label, marks = []) {
   const points = lines.flatMap((line) => line.points);
   const all = points.flatMap((p) => [p.value, p.low, p.high]).filter((v) => v !== null && v !== undefined);
   const [y0, y1] = padded(Math.min(...all), Math.max(...all));
@@ -37,9 +37,11 @@ function lineChart(lines, label) {
         svg('title', {}, `${name} at ${short(p.step)}: ${short(p.value)}`))),
     ];
   });
+  const marked = marks.filter(([step]) => step >= x0 && step <= x1).map(([step, what]) => svg('line',
+    { class: 'mark', x1: x(step), x2: x(step), y1: SIZE.top, y2: SIZE.height - SIZE.bottom }, svg('title', {}, `settings changed from iteration ${step} on: ${what}`)));
   const ends = [...new Set([x0, Math.round((x0 + x1) / 2), x1])];
   const chart = svg('svg', { class: 'chart', viewBox: `0 0 ${SIZE.width} ${SIZE.height}`, role: 'img', 'aria-label': `${lines.map((l) => l.name).join(', ')} over ${label}` },
-    axes(x, y, ends, ticks(y0, y1), label), drawn);
+    axes(x, y, ends, ticks(y0, y1), label), marked, drawn);
   const keys = lines.map(({ name }, i) => el('li', {}, el('i', { class: 'swatch', style: { background: COLOURS[i % COLOURS.length] } }), name));
   return el('figure', {}, chart, el('ul', { class: 'keys' }, keys));
 }

@@ -121,7 +121,7 @@ function curveCard() {
     const points = about.curve.filter((p) => models.size > 1 || !models.has(p.name));
     const lines = name === '' ? [...groupBy(points, (p) => p.name)].map(([n, its]) => ({ name: n, points: its }))
       : [{ name, points: about.places.filter((p) => name in p.metrics).map((p) => ({ step: p.index + 1, value: p.metrics[name] })) }];
-    place.replaceChildren(lineChart(lines.slice(0, 12), 'iterations'));
+    place.replaceChildren(lineChart(lines.slice(0, 12), 'iterations', about.changes));
   };
   const choose = el('select', { id: 'metric', 'aria-label': 'Metric', on: { input: (event) => draw(event.target.value) } },
     about.curve.length && el('option', { value: '' }, 'returns and scores'), names.map((n) => el('option', { value: n }, n)));

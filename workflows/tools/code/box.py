@@ -14,9 +14,10 @@ keeper has made its memory and descriptors inaccessible (PR_SET_DUMPABLE). What 
 the fork, so no copy of it is in the child. The expected value of a call never comes here.
 
 The report: a line with the CPU seconds of the start; for a call or a test a line with the answer or the
-test's end; a line with the child's wait status and two flags, for a normal end and for a MemoryError. The
-program holds the pipes of its answers and of its marks, and may write anything there: what is no answer is
-reported as one "of its own making", which is wrong, and a mark counts with the secret of this start only.
+test's end; a line with the child's wait status and three flags, for a normal end, for a MemoryError and for
+one that ended a thread. The program holds the pipes of its answers and of its marks, and may write anything
+there: what is no answer is reported as one "of its own making", which is wrong, and a mark counts with the
+secret of this start only.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from workflows.tools.code.lines import Lines, ProgramGone, TooLong, message_of, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-FINISHED, NO_MEMORY = b"F", b"M"
+FINISHED, NO_MEMORY, NO_MEMORY_IN_THREAD = b"F", b"M", b"T"
+SECRET_BYTES = 8
 ANSWERS = ('{"t":["value",', '{"t":["error",', '{"t":["not_plain",')
 RECURSION_LIMIT = 50_000  # as the harnesses of the benchmarks set it
 
@@ -46,7 +49,7 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
     shield(job["process_one"])
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # programs and tests print numbers of any size; time is limited anyway
-    secret = os.urandom(8)
+    secret, of_threads = os.urandom(SECRET_BYTES), os.urandom(SECRET_BYTES)
     mark_read, mark_write = os.pipe()
     child_in, keeper_out = os.pipe()
     keeper_in, child_out = os.pipe()
@@ -55,7 +58,7 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
     if child == 0:
         for fd in (report_fd, asks_fd, mark_read, keeper_in, keeper_out):
             os.close(fd)
-        be_program(job, child_in, child_out, mark_write, secret)
+        be_program(job, child_in, child_out, mark_write, secret, of_threads)
         return
     for fd in (child_in, child_out, mark_write):
         os.close(fd)
@@ -74,7 +77,9 @@ def keep(job: dict[str, Any], report_fd: int, asks_fd: int) -> None:
         marks = os.read(mark_read, 1 << 20)  # all that a pipe holds
     except BlockingIOError:  # an orphan holds the pipe
         marks = b""
-    os.write(report_fd, f"{status} {FINISHED + secret in marks:d} {NO_MEMORY + secret in marks:d}\n".encode())
+    known = (FINISHED + secret, NO_MEMORY + secret, NO_MEMORY_IN_THREAD + of_threads)
+    flags = " ".join(str(int(mark in marks)) for mark in known)
+    os.write(report_fd, f"{status} {flags}\n".encode())
     if not job["process_one"]:
         end_descendants()
     os._exit(0)
@@ -130,7 +135,9 @@ def answered(line: str | None) -> str | None:
 # --- the program -------------------------------------------------------------------------------------------
 
 
-def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int, secret: bytes) -> None:
+def be_program(
+    job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int, secret: bytes, of_threads: bytes
+) -> None:
     import atexit
 
     os.setsid()
@@ -147,6 +154,7 @@ def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int, secre
             os.write(mark_fd, FINISHED + secret)
 
     atexit.register(finished)  # the first to be registered is the last to run
+    mark_threads(mark_fd, NO_MEMORY_IN_THREAD + of_threads)
     if job["mode"] == "script":
         os.close(in_fd)
         os.close(out_fd)
@@ -157,6 +165,27 @@ def be_program(job: dict[str, Any], in_fd: int, out_fd: int, mark_fd: int, secre
         raise
     if job["mode"] != "script":
         serve(space, Lines(in_fd, out_fd))
+
+
+def mark_threads(mark_fd: int, mark: bytes) -> None:
+    """Write a mark where a MemoryError ends a thread: the program goes on, and may end as if all were well.
+
+    The mark has a secret of its own: a program can read it off the hook, and would hurt itself alone.
+    """
+    import _thread  # `threading` takes its hook from here, when the program imports it
+
+    me = os.getpid()
+
+    def marking(usual: Callable[[Any], object]) -> Callable[[Any], None]:
+        def hook(args: Any) -> None:
+            if issubclass(args.exc_type, MemoryError) and os.getpid() == me:
+                os.write(mark_fd, mark)
+            usual(args)
+
+        return hook
+
+    _thread._excepthook = marking(_thread._excepthook)
+    sys.unraisablehook = marking(sys.unraisablehook)  # of threads that are started without `threading`
 
 
 def set_limits(limits: list[tuple[str, int, int]]) -> None:

@@ -28,8 +28,9 @@ class End:
 
     `killed` is why we ended it, None if it ended by itself; then `exit_code` or `signal` is set, of the
     program that was asked nothing or left without an answer. `finished` says that its interpreter came to
-    its normal end, `out_of_memory` that a MemoryError ended it. `started` is False where the sandbox itself
-    failed. `answer` is the line that the keeper reported of a call or a test.
+    its normal end, `out_of_memory` that a MemoryError ended it, `thread_out_of_memory` that one ended a
+    thread. `started` is False where the sandbox itself failed. `answer` is the line that the keeper reported
+    of a call or a test.
     """
 
     started: bool
@@ -38,6 +39,7 @@ class End:
     signal: int | None
     finished: bool
     out_of_memory: bool
+    thread_out_of_memory: bool
     cpu_seconds: float
     stdout: bytes
     stderr: bytes  # the last 8 KiB

@@ -22,7 +22,7 @@ from workflows.tools.code.tree import children, kill_descendants, look_at, send
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 READ_BYTES: Final = 1 << 16
 _KEPT_STDERR: Final = 8192
-_REPORT: Final = re.compile(r"([\d.]+)\n(?:(\{.*)\n)?(?:(\d+ [01] [01])\n)?")
+_REPORT: Final = re.compile(r"([\d.]+)\n(?:(\{.*)\n)?(?:(\d+ [01] [01] [01])\n)?")
 _BOOTSTRAP: Final = """
 import marshal, sys
 with open(int(sys.argv[1]), "rb") as file:
@@ -237,7 +237,7 @@ class Program:
         report = _REPORT.match(self._report.decode("ascii", "replace"))
         start_seconds, answer, last = report.groups() if report else (None, None, None)
         exit_code = signum = None
-        status, finished, no_memory = map(int, last.split()) if last else (None, 0, 0)
+        status, finished, no_memory, in_thread = map(int, last.split()) if last else (None, 0, 0, 0)
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
             exit_code, signum = (code, None) if code >= 0 else (None, -code)
@@ -248,6 +248,7 @@ class Program:
             signal=signum,
             finished=bool(finished),
             out_of_memory=bool(no_memory),
+            thread_out_of_memory=bool(in_thread),
             cpu_seconds=max(0.0, cpu_seconds - float(start_seconds or 0)),
             stdout=bytes(self._stdout),
             stderr=bytes(self._stderr),

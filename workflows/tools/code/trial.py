@@ -69,11 +69,12 @@ class Trial:
             return failed
         output = end.stdout.decode("utf-8", "replace")
         if self.tests.checker == "custom":
-            return self._special(case, output, end.cpu_seconds)
-        return _judged(check_output(self.tests, case, output), end.cpu_seconds)
+            return self._special(case, output, end)
+        return self._judged(check_output(self.tests, case, output), end)
 
-    def _special(self, case: StdioCase, output: str, cpu_seconds: float) -> CaseReport:
-        """Ask the data set's own checker, which is a program too."""
+    def _special(self, case: StdioCase, output: str, ended: End) -> CaseReport:
+        """Ask the data set's own checker, which is a program too, about the output of one that `ended` so."""
+        cpu_seconds = ended.cpu_seconds
         end = self._ask(self.tests.checker_code, "check", (case.input, output, case.output), "exact")
         failed = failure(end, self.limits)
         if failed and failed.verdict == "infra_error":
@@ -86,7 +87,7 @@ class Trial:
             return _report("wrong_answer", f"the checker fails on this output: {why}", cpu_seconds)
         said = content[0][0] if isinstance(content[0], list) and content[0] else content[0]
         accepted = said is True or (type(said) is int and said == 1)
-        return _judged(None if accepted else f"the checker says {shown(content[0])}", cpu_seconds)
+        return self._judged(None if accepted else f"the checker says {shown(content[0])}", ended)
 
     def _call(self, case: CallCase) -> CaseReport:
         report = self._called(case, case.args)
@@ -106,7 +107,7 @@ class Trial:
             return _raised(str(content[0]), str(content[1]), end.cpu_seconds)
         if kind != "value":
             return _report("wrong_answer", f"not a plain value: {shown(content[0])}", end.cpu_seconds)
-        return _judged(check_value(case, content[0], self.tests.strict_bool), end.cpu_seconds)
+        return self._judged(check_value(case, content[0], self.tests.strict_bool), end)
 
     def _assert(self, case: AssertCase) -> CaseReport:
         fn_name, setup = self.tests.fn_name, self.tests.setup
@@ -141,6 +142,14 @@ class Trial:
     def _ask(self, code: str, name: str, args: Sequence[Any], form: str) -> End:
         """Load `code` in a fresh process and call one of its functions once."""
         return self._run(code, "call", asks={"call": (name, list(args), {}, form)})
+
+    def _judged(self, problem: str | None, end: End) -> CaseReport:
+        """`passed` without a problem; else the verdict, which is the memory where a thread ran out of it: its
+        part of the answer is what is missing."""
+        if problem and end.thread_out_of_memory:
+            detail = f"more than {self.limits.memory >> 20} MiB of memory, in a thread"
+            return _report("memory_limit", detail, end.cpu_seconds)
+        return _report("wrong_answer" if problem else "passed", problem or "", end.cpu_seconds)
 
     def _run(self, code: str, mode: str, **more: Any) -> End:
         job = {"mode": mode, "code": code, "prelude": missing_imports(code, all_names=True)}
@@ -213,10 +222,6 @@ def _read(end: End) -> list[Any]:
     ):
         return found
     return ["not_plain", "an answer of its own making"]
-
-
-def _judged(problem: str | None, cpu_seconds: float) -> CaseReport:
-    return _report("wrong_answer" if problem else "passed", problem or "", cpu_seconds)
 
 
 def _raised(name: str, text: str, cpu_seconds: float) -> CaseReport:
