@@ -233,7 +233,7 @@ def estimate_share(values: Sequence[float]) -> Estimate:
     return Estimate(p, max(0.0, min(middle - half, p)), min(1.0, max(middle + half, p)), plain.tasks)
 
 
-def students_t(freedom: int) -> float:
+def students_t(freedom: float) -> float:
     """How many standard errors half of an interval of `CONFIDENCE` is, by degrees of freedom."""
     from scipy.stats import t
 

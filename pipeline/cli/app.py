@@ -26,6 +26,7 @@ from pipeline.cli.report import report
 from pipeline.cli.runs import runs
 from pipeline.cli.serve_retriever import serve_retriever
 from pipeline.cli.show import show
+from pipeline.cli.study import study
 from pipeline.cli.sweep import sweep
 from pipeline.cli.train import train
 from pipeline.cli.ui import ui
@@ -37,7 +38,10 @@ VERBS: Final[tuple[Callable[..., None], ...]] = (
     *(serve_retriever, grade, demonstrations),
 )
 # `run iteration`, `run train`, …
-RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (iteration, train, evaluate, replay, ablate, sweep)
+RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (
+    *(iteration, train, evaluate, replay, ablate),
+    *(sweep, study),
+)
 
 
 app = typer.Typer(

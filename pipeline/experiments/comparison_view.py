@@ -158,8 +158,11 @@ def _span(counts: Sequence[int]) -> str:
 
 def _cost(variant: Variant, name: str) -> str | None:
     value = variant.cost.get(name)
-    if value is None:
-        return None
+    return None if value is None else cost_text(name, value)
+
+
+def cost_text(name: str, value: float) -> str:
+    """A cost by the name that `pipeline.metrics.cost` gives it."""
     if name == "seconds":
         return f"{value:,.0f}"
     if name == "peak_memory_gib":

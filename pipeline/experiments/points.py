@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ class Point:
     label: str
     sharing: Mapping[str, Any] | None = None  # the [sharing] section; None: as the settings say
     overrides: tuple[str, ...] = ()  # KEY=VALUE
+    named: Mapping[str, str] = field(default_factory=dict)  # what the point varies, where it is not each key
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the sweep's file."""
@@ -33,6 +34,8 @@ class Point:
     @property
     def values(self) -> dict[str, str]:
         """By name, the settings that the sweep varies, as they are at this point."""
+        if self.named:
+            return dict(self.named)
         pairs = [override.partition("=") for override in self.overrides]
         settings = {key.strip(): value for key, _, value in pairs}
         return ({"regime": self.label.partition(", ")[0]} if self.sharing is not None else {}) | settings

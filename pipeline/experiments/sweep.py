@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipeline.plan.assemble import Plan
 
 DEFAULT_REGIMES = "full,separate,adapters"
+MOST_PASSES = 3  # of a run whose iterations depend on what they sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,15 @@ class Sweep:
     iterations: int
     points: tuple[Point, ...]
     members: tuple[Member, ...]  # seed by seed, so that a sweep that is stopped can be compared
+    wanted: Callable[[Member], int] | None = None  # iterations of a run, where not all have as many
 
     @property
     def root(self) -> str:
         return self.base.run.root
+
+    def iterations_of(self, member: Member) -> int:
+        """How many iterations a run is to have, by what the runs before it have."""
+        return self.iterations if self.wanted is None else self.wanted(member)
 
     def settings_of(self, member: Member, tags: Mapping[str, str]) -> Settings:
         return settings_at(self.raw, member.point, seed=member.seed, name=member.name, tags=tags)
@@ -153,11 +159,15 @@ def dry_run(sweep: Sweep) -> None:
     echo(make_console(), Text(f"{visible(head)}; {episodes}"), sweep_table(rows))
 
 
-def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
+Finish = Callable[["Sweep", SweepFolder, Tracker, Console], None]  # prints and stores what came out
+
+
+def run_sweep(sweep: Sweep, train: Train = train_apart, finish: Finish | None = None) -> None:
     """Run what is not finished, print a line for each run and the comparison of all.
 
     Args:
         train: how one run is made; by default in a process of its own.
+        finish: what is done with the runs in the end; by default they are compared.
 
     Raises:
         UsageError: a point can't work, or the sweep of this name has other settings.
@@ -176,7 +186,7 @@ def run_sweep(sweep: Sweep, train: Train = train_apart) -> None:
         try:
             for index in range(len(sweep.members)):
                 _run_member(sweep, folder, index, train, console)
-            _compare(sweep, folder, tracker, console)
+            (finish or _compare)(sweep, folder, tracker, console)
             ended_well = not _failures(sweep, folder)
         finally:
             tracker.close(failed=not ended_well)
@@ -244,9 +254,28 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
     member = sweep.members[index]
     child = folder.child(member.name, member.point.label, member.seed)
     label = f"[{index + 1}/{len(sweep.members)}] {member.point.label}, seed {member.seed}"
-    if folder.is_finished(child, sweep.iterations):
+    wanted = sweep.iterations_of(member)
+    if folder.is_finished(child, wanted):
         echo(console, Text(f"{visible(label)}: has its {child.iterations} iterations already", "dim"))
         return
+    for _ in range(MOST_PASSES):
+        _train_member(sweep, folder, index, child, label, wanted, train, console)
+        before, wanted = wanted, sweep.iterations_of(member)
+        if child.cause or wanted <= before:
+            return
+
+
+def _train_member(
+    sweep: Sweep,
+    folder: SweepFolder,
+    index: int,
+    child: Child,
+    label: str,
+    wanted: int,
+    train: Train,
+    console: Console,
+) -> None:
+    member = sweep.members[index]
     child.state, child.cause = "running", None
     folder.write()
     settings = sweep.settings_of(
@@ -260,7 +289,7 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
 
     progress = RichProgress(brief_seconds=float("inf"), forecast=left)  # the line that stays is ours
     done = finished_iterations(sweep.root, member.name)
-    progress.start(label, sweep.iterations, "iteration")
+    progress.start(label, wanted, "iteration")
     progress.advance(done)
 
     def on_progress(now: int) -> None:
@@ -269,7 +298,7 @@ def _run_member(sweep: Sweep, folder: SweepFolder, index: int, train: Train, con
         done = now
 
     try:
-        child.cause = train(settings, sweep.iterations, folder.folder, on_progress)
+        child.cause = train(settings, wanted, folder.folder, on_progress)
         child.state = "failed" if child.cause else "finished"
     finally:
         progress.finish()
@@ -299,7 +328,8 @@ def seconds_left(sweep: Sweep, folder: SweepFolder, index: int, spent: float) ->
     Args:
         index: of the member that runs now, for `spent` seconds.
     """
-    done = [child for child in folder.children.values() if folder.is_finished(child, sweep.iterations)]
+    finished = {m.name for m in sweep.members if _is_finished(sweep, folder, m)}
+    done = [child for child in folder.children.values() if child.name in finished]
     if not done:
         return None
 
@@ -307,7 +337,6 @@ def seconds_left(sweep: Sweep, folder: SweepFolder, index: int, spent: float) ->
         same = [child.seconds for child in done if child.point == member.point.label]
         return fmean(same or [child.seconds for child in done])
 
-    finished = {child.name for child in done}
     later = [member for member in sweep.members[index + 1 :] if member.name not in finished]
     return max(0.0, expected(sweep.members[index]) - spent) + sum(map(expected, later))
 
@@ -342,10 +371,16 @@ def _failures(sweep: Sweep, folder: SweepFolder) -> list[Child]:
 
 
 def _state(sweep: Sweep, folder: SweepFolder, member: Member, child: Child | None) -> str:
-    if child is not None and folder.is_finished(child, sweep.iterations):
+    wanted = sweep.iterations_of(member)
+    if child is not None and folder.is_finished(child, wanted):
         return "finished"
     done = finished_iterations(sweep.root, member.name)
-    state = f"{done} of {sweep.iterations}" if done else "new"
+    state = f"{done} of {wanted}" if done else "new"
     if child is not None and child.state == "failed":
         return f"{state}, failed"
-    return f"{state}, not ended" if done >= sweep.iterations else state
+    return f"{state}, not ended" if done >= wanted else state
+
+
+def _is_finished(sweep: Sweep, folder: SweepFolder, member: Member) -> bool:
+    child = folder.children.get(member.name)
+    return child is not None and folder.is_finished(child, sweep.iterations_of(member))

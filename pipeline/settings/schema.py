@@ -243,7 +243,7 @@ class VoteSection(Section):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Sampling temperature of these plays."""
     tokens: Positive | None = None
-    """Budget of sampled tokens a task; fewer plays vote where it pays for fewer. Without it, all vote."""
+    """Budget of sampled tokens a task, within which plays vote; without it, all of them vote."""
 
 
 class EvaluateSection(Section):

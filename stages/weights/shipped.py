@@ -7,7 +7,7 @@ torch and transformers inside, so the names are free to look at.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,20 @@ WORDS = (
 WORDS_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}<|say|>"
 
 
-def _build_words(folder: Path) -> None:
-    """A random two-layer Llama over two dozen words (fp32), small enough for hundreds of updates a minute.
+COLOURS = WORDS[4:12]
+ANSWERS = (
+    *WORDS,
+    *("big", "small", "old", "new", "warm", "cold", "soft", "hard"),  # of the questions of `clues`
+    *("Question:", "Reply:", "Which", "right?", "Name", "way:", "Feedback:", "verdict:"),  # tell roles apart
+    *(f"<answer>{colour}</answer>" for colour in COLOURS),
+    *(f"<strategy>{way}</strategy>" for way in ("see", "say", "hear", "name")),
+    *("<verdict>satisfied</verdict>", "<verdict>unsatisfied</verdict>"),
+)
+"""Words of the model `tiny-answers`: whole answers, strategies and verdicts are one word each."""
+
+
+def _build_words(folder: Path, words: Sequence[str] = WORDS) -> None:
+    """A random two-layer Llama over a few dozen words (fp32), small enough for hundreds of updates a minute.
 
     A word is one token, and every id is a word but four marks, so that a game of words can start
     from a model that knows nothing at all. With this spread its replies depend on the prompt from the start:
@@ -82,7 +94,7 @@ def _build_words(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     special = ["<|pad|>", "<|end|>", "<|say|>", "<|other|>"]
-    vocabulary = {token: i for i, token in enumerate((*special, *WORDS))}
+    vocabulary = {token: i for i, token in enumerate((*special, *words))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|other|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(special)
@@ -145,6 +157,7 @@ SHIPPED: dict[str, tuple[Callable[[], str], Callable[[Path], None]]] = {
     "smollm2-135m-instruct": (_smollm2_version, _build_smollm2),
     "tiny": (lambda: "1", _build_tiny),
     "tiny-words": (lambda: "2", _build_words),
+    "tiny-answers": (lambda: "1", partial(_build_words, words=ANSWERS)),
     # knows every id of `workflows.testing.ScriptedModel`, so that whole runs can be tested without an engine
     "tiny-scripted": (lambda: "1", partial(_build_tiny, vocab_size=1024)),
 }

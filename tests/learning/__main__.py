@@ -1,7 +1,8 @@
 """`python -m tests.learning [NAME ...]`: proofs that teams learn, each from a seed, told with its settings.
 
 Every proof prints a line a run and its verdict; `--json` keeps the curves. `questions` takes an hour a
-regime, so it runs where it is named; with `--keep` it goes on where it was stopped.
+regime, `study` an hour and `cliff` two, so they run where they are named; with `--keep` they go on where they
+were stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping", "questions")
+PROOFS = ("signal", "grouping", "questions", "study", "cliff")
 SHORT = ("signal", "grouping")
 
 

@@ -95,7 +95,10 @@ CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
     "mbpp": from_mbpp,
 }
 # Formats whose rows a program makes: [data] path says what of, and the import path what makes them.
-MADE_FORMATS: Final[Mapping[str, str]] = {"signal": "workflows.teams.signal:tasks"}
+MADE_FORMATS: Final[Mapping[str, str]] = {
+    "signal": "workflows.teams.signal:tasks",
+    "clues": "workflows.data.clues:tasks",
+}
 # What a row of another one of these in the same file is read as; within one, the first row decides.
 FAMILIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("qa", "hotpotqa", "nq_open"), "question answering"),
