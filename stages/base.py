@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from stages.lease import NO_FLEET, Fleet, Lease, leased
 from stages.tables.parquet import Part, TableRef, TableSink
 from workflows.errors import CadreError, UsageError
+
+BASE: Final = "base_"
 
 
 @dataclass(slots=True)
@@ -148,6 +150,12 @@ def check_chain(stages: Sequence[Stage], there: Mapping[str, pa.Schema] | None =
             if table in known:
                 raise UsageError(f"table {table!r} is written by {known[table][0]!r} and by {stage.name!r}")
             known[table] = (stage.name, schema)
+
+
+def written_as(name: str) -> str:
+    """The table that an input of a stage is: `base_turns` are the `turns` of an earlier block, read beside
+    those that the stage's own block writes."""
+    return name.removeprefix(BASE)
 
 
 def carried_of(stage: Stage) -> Mapping[str, str]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.base import Account, Context, StageResult
+from stages.base import BASE, Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.players.actor import play_shard
 from stages.players.shards import SHARDS, Shard, num_failed, read_receipt
-from stages.tables.parquet import Part, TableRef, TableSink
+from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from stages.waiting import LIMITS, Overdue, answers
 from workflows.errors import RunFailed
 from workflows.trajectory import EPISODES, TASKS, TURNS
@@ -23,6 +23,7 @@ from workflows.trajectory import EPISODES, TASKS, TURNS
 POLL_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0  # it is for people only, and no reason to fail
 CAUSES_SHOWN = 3
+BASE_TURNS = f"{BASE}turns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class RolloutStage:
     `max_failed_share` fails the run with the most frequent causes. When an unfinished rollout goes on,
     the failed episodes of its committed shards are played again, whatever their share: what made them
     fail may be over. A finished rollout stays as it is.
+
+    With `suffix`, each episode begins with that of an earlier block for the same task and sample, as far as
+    it would be played in the same way today (`workflows.playing.base_episode`): table `base_turns`, whose
+    part k is of the tasks of part k.
     """
 
     group_size: int
@@ -49,10 +54,11 @@ class RolloutStage:
     lease: Lease = "engine"
     stall_seconds: float = LIMITS.player_call_seconds  # in which a player gives no sign of life
     resumable: bool = True  # shards that have a receipt are kept after a kill
+    suffix: bool = False
 
     @property
     def inputs(self) -> dict[str, pa.Schema]:
-        return {"tasks": TASKS}
+        return {"tasks": TASKS, **({BASE_TURNS: TURNS} if self.suffix else {})}
 
     @property
     def outputs(self) -> dict[str, pa.Schema]:
@@ -65,10 +71,12 @@ class RolloutStage:
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tasks = inputs["tasks"]
+        tasks, base = inputs["tasks"], inputs.get(BASE_TURNS)
+        if base is not None:
+            aligned_parts({"tasks": tasks, BASE_TURNS: base})
         receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + f"/{SHARDS}"
         shards = [
-            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block)
+            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block, base)
             for k in range(len(tasks.parts))
         ]
         committed = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]
@@ -116,6 +124,13 @@ class RolloutStage:
             "stray_tool_threads": float(max((r["stray_tool_threads"] for r in receipts), default=0)),
         }
         notes = []
+        if self.suffix:
+            copied = sum(r["copied_tokens"] for r in receipts)
+            metrics["copied_tokens"] = float(copied)
+            whole = copied + int(metrics["response_tokens"])
+            notes.append(
+                f"{copied} of {whole} response tokens are those of an earlier block, not sampled again"
+            )
         if again := sum(r.get("episodes_again", 0) for r in receipts):
             notes.append(f"{again} episodes that had failed were played again when the rollout went on")
         if failed:

@@ -18,6 +18,7 @@ from pipeline.store.manifest import Manifest
 from stages.advantage import AdvantageStage
 from stages.base import Stage
 from stages.partition import PartitionStage
+from stages.rollout import BASE_TURNS, RolloutStage
 from stages.sample import SampleStage
 from stages.score import ScoreStage
 from stages.stored_scores import StoredScoresStage
@@ -39,7 +40,7 @@ BUILTIN_SCHEDULES: Final = {
 }
 
 ORDERS: Final = ("fixed", "random", "forward", "reverse")
-Rollouts = Literal["fresh", "stale", "every_k"]
+Rollouts = Literal["fresh", "stale", "every_k", "suffix"]
 Fingerprints = Mapping[str, Mapping[str, Any]]
 Manifests = Mapping[str, Manifest]
 """The manifests of one finished block, by stage name."""
@@ -49,7 +50,8 @@ Manifests = Mapping[str, Manifest]
 class Block:
     """One block: its number within the iteration, its stages in order, and what their results depend on.
 
-    `shared` names tables that the stages read of earlier blocks, and the numbers of those blocks.
+    `shared` names tables that the stages read of earlier blocks (by `stages.base.written_as`), and the
+    numbers of those blocks.
     """
 
     index: int
@@ -95,11 +97,19 @@ class Sequential:
             of their updates.
         groups: models that are updated in the same block; every other model is a unit of its own.
         rollouts: "fresh" (before every update the team plays anew, with the models that were updated
-            before), "stale" (all updates are made on what the team of before the iteration played) or
-            "every_k" (fresh before every k-th update).
+            before), "stale" (all updates are made on what the team of before the iteration played),
+            "every_k" (fresh before every k-th update) or "suffix" (one slice of tasks is played once, and
+            before every later update its episodes are played again from the first turn of a model that was
+            updated since).
         every: the k of "every_k".
 
     The tasks of an iteration are dealt out to its rollouts, so that every choice plays equally many episodes.
+    "suffix" has the first slice in every block: as many rows for each update as "fresh". What comes before
+    the first updated turn is a copy, exact because the weights that sampled it have not moved. Where the last
+    speakers are updated first, n units take (n + 1) / 2n of the sampled tokens of "fresh"; in speaking order
+    nothing is saved. Later updates learn from beginnings that earlier ones have seen, so what they promise is
+    optimistic: judge a team on tasks that trained nothing.
+
     Sequential updates on fresh plays are what TeamTR proposes (arXiv:2605.15207), which bounds each update
     by a trust region as well.
     """
@@ -142,10 +152,13 @@ class Sequential:
         played = index - index % steps  # the block whose plays this one trains on
         stages, fingerprints = only_models(plan.stages, plan.fingerprints, units[index])
         mark = {"use": "sequential", "order": ["+".join(unit) for unit in units], "rollouts_every": steps}
+        mark |= {"rollouts": "suffix"} if self.rollouts == "suffix" else {}  # else as in runs that are older
         if played != index:
             return _training_block(index, stages, fingerprints, mark, [played])
         piece, pieces = played // steps, -(-len(units) // steps)
         count = _tasks_of(plan)
+        if self.rollouts == "suffix":
+            return _suffix_block(index, stages, fingerprints, mark, count // pieces)
         begin, end = count * piece // pieces, count * (piece + 1) // pieces
         stages = _sampling(stages, tasks_per_iteration=end - begin, offset=begin, stride=count)
         return Block(index, stages, _marked(stages, fingerprints, mark))
@@ -171,7 +184,7 @@ class Sequential:
 
     def _steps(self, units: int) -> int:
         """Updates on the plays of one rollout."""
-        return {"fresh": 1, "stale": units, "every_k": min(self.every, units)}[self.rollouts]
+        return {"stale": units, "every_k": min(self.every, units)}.get(self.rollouts, 1)
 
     def _in_settings_order(self, trained: Sequence[str]) -> list[tuple[str, ...]]:
         of_group = {name: tuple(group) for group in self.groups for name in group}
@@ -297,6 +310,16 @@ def _training_block(
     training = tuple(stages[split:])
     shared = {t: tuple(played) for stage in training for t in stage.inputs if t in written}
     return Block(index, training, _marked(training, fingerprints, mark), shared)
+
+
+def _suffix_block(
+    index: int, stages: Sequence[Stage], fingerprints: Fingerprints, mark: Mapping[str, Any], tasks: int
+) -> Block:
+    """The stages on the first tasks of the iteration; after block 0, episodes begin with those of it."""
+    stages = _sampling(stages, tasks_per_iteration=tasks, offset=0, stride=tasks)
+    if index:
+        stages = tuple(replace(s, suffix=True) if isinstance(s, RolloutStage) else s for s in stages)
+    return Block(index, stages, _marked(stages, fingerprints, mark), {BASE_TURNS: (0,)} if index else {})
 
 
 def _trains_from(stages: Sequence[Stage]) -> int:

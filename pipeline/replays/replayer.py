@@ -27,7 +27,7 @@ from pipeline.store.finished import RESULT, Finished, joined, united
 from pipeline.store.manifest import package_versions
 from pipeline.store.updates import moved
 from pipeline.views.progress import Named
-from stages.base import Progress, carried_of
+from stages.base import Progress, carried_of, written_as
 from stages.tables.parquet import TableRef
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import LASTING_TABLES, kind_of_table, schema_of
@@ -68,12 +68,12 @@ class Replayed:
         remade = {}
         for table, numbers in shared.items():
             anew = {
-                n: done.own_tables[table]
+                n: done.own_tables[written_as(table)]
                 for n in numbers
-                if (done := self.blocks.get((stored.index, n))) and table in done.own_tables
+                if (done := self.blocks.get((stored.index, n))) and written_as(table) in done.own_tables
             }
             if anew:
-                remade[table] = united([anew.get(n, of_run[n][table]) for n in numbers])
+                remade[table] = united([anew.get(n, of_run[n][written_as(table)]) for n in numbers])
         return remade
 
     @property

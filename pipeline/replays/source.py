@@ -11,6 +11,7 @@ from pipeline.store.manifest import check_part, input_hashes
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
 from pipeline.store.spans import within
+from stages.base import written_as
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
@@ -40,7 +41,7 @@ class Source:
             if not manifests or not ("turns" in tables or shared):
                 continue
             for table, numbers in shared.items():
-                tables[table] = united([blocks[number].tables[table] for number in numbers])
+                tables[table] = united([blocks[number].tables[written_as(table)] for number in numbers])
             blocks[place.block] = Finished(place, tables, by_key(manifests))
         return list(blocks.values())
 

@@ -18,12 +18,12 @@ from pipeline.run.execution import check_fingerprints
 from pipeline.run.recorder import MARK as TRACKED
 from pipeline.settings.program import hint
 from pipeline.store.differences import differences, from_mark, plain, to_mark, without_budgets
-from pipeline.store.finished import RESULT
+from pipeline.store.finished import RESULT, united
 from pipeline.store.place import BLOCKS, IterationStore
 from pipeline.store.run import Run
 from pipeline.store.runs import only_rows_differ
 from pipeline.store.updates import moved
-from stages.base import Stage
+from stages.base import Stage, written_as
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError, did_you_mean
 
@@ -64,7 +64,7 @@ def redo(
             f"--redo {name}: {what} has not come to stage {first.name!r} yet, it is at {unmade[0]!r}; "
             f"leave --redo out, or make that one again: --redo {unmade[0].partition('/')[0]}"
         )
-    keeps = _keeps_shards(place, first, block.fingerprints)
+    keeps = _keeps_shards(place, first, block.fingerprints, _shared_tables(run, place, block))
     changes = _changes(place, block)
     versions = _versions(place, block.stages[at:]) + [v for p in later for v in _versions(p)]
     entry = {
@@ -184,12 +184,27 @@ def _refuse_unknown(stages: Sequence[Stage], name: str) -> NoReturn:
     )
 
 
-def _keeps_shards(place: IterationStore, stage: Stage, fingerprints: Mapping[str, Mapping[str, Any]]) -> bool:
+def _shared_tables(run: Run, place: IterationStore, block: Block) -> dict[str, TableRef]:
+    """The tables of earlier blocks that the stages of a block read, as far as they are there."""
+    of_blocks = {n: run.iteration(place.index).at(n).tables()[0] for ns in block.shared.values() for n in ns}
+    return {
+        name: united([of_blocks[n][written_as(name)] for n in numbers])
+        for name, numbers in block.shared.items()
+        if all(written_as(name) in of_blocks[n] for n in numbers)
+    }
+
+
+def _keeps_shards(
+    place: IterationStore,
+    stage: Stage,
+    fingerprints: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, TableRef],
+) -> bool:
     """Whether the pieces that a stage has committed were made with today's settings from today's tables."""
     begun = place.folder.child(stage.folder).read_text("begun.json")
     if begun is None or not getattr(stage, "resumable", False):
         return False
-    tables = place.tables()[0]
+    tables = {**shared, **place.tables()[0]}
     if not stage.inputs.keys() <= tables.keys():
         return False
     inputs: dict[str, TableRef] = {name: tables[name] for name in stage.inputs}

@@ -42,7 +42,7 @@ from pipeline.store.updates import are_silent, made_with, newest_version, prune_
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
 from pipeline.views.output import print_lines
-from stages.base import Progress, check_chain
+from stages.base import Progress, check_chain, written_as
 from stages.engines.kinds import engine_class
 from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec
@@ -133,7 +133,7 @@ class Runner:
             return replace(done, resumed=tuple(done.manifests))
         named = f", block {place.block}" if place.block else ""
         shared = {
-            table: united([before[earlier].tables[table] for earlier in blocks])
+            table: united([before[earlier].tables[written_as(table)] for earlier in blocks])
             for table, blocks in block.shared.items()
         }
         check_chain(block.stages, {name: table.schema for name, table in shared.items()})

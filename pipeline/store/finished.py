@@ -91,9 +91,11 @@ class Finished:
         """What the blocks did, one after another."""
         words = []
         for block in range(self.blocks):
-            stages = [m.stage for m in self.manifests.values() if m.block == block]
+            manifests = [m for m in self.manifests.values() if m.block == block]
+            stages = [m.stage for m in manifests]
             trained = [stage.partition("/")[2] for stage in stages if stage.startswith("update/")]
-            did = ["played"] if "rollout" in stages else []
+            played = "played on" if any(m.stage == "rollout" and m.shared for m in manifests) else "played"
+            did = [played] if "rollout" in stages else []
             words.append(" and ".join([*did, *([f"trained {', '.join(trained)}"] if trained else [])]))
         return f"{self.blocks} blocks: " + "; ".join(f"{n} {w or 'unfinished'}" for n, w in enumerate(words))
 

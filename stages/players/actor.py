@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stages.engines.client import failed_call
-from stages.players.shards import Kept, Shard, kept_of
+from stages.players.shards import Kept, Shard, bases_of, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
 from stages.waiting import LIMITS, Limits, Overdue, answer
@@ -24,6 +24,7 @@ from workflows.hooks import hooks_of
 from workflows.loading import load_workflow
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
+from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.play import Player
 from workflows.playing.record import Played
 from workflows.roles import RoleSettings
@@ -91,11 +92,11 @@ class PlayerActor:
         tasks = [{**row, "inputs": json.loads(row["inputs"])} for row in rows]
         _refuse_twins(task["task_id"] for task in tasks)
         kept = await asyncio.to_thread(kept_of, shard)
-        there = kept.plays
+        bases, there = await asyncio.to_thread(bases_of, shard), kept.plays
         try:
             async with asyncio.TaskGroup() as playing:  # one that can't be played ends the others too
                 plays = [
-                    playing.create_task(self._play(task, shard, sample))
+                    playing.create_task(self._play(task, shard, sample, bases.get((task["task_id"], sample))))
                     for task in tasks
                     for sample in range(shard.group_size)
                     if (task["task_id"], sample) not in there
@@ -104,9 +105,13 @@ class PlayerActor:
             raise failed.exceptions[0] from None
         return await asyncio.to_thread(self._write, shard, kept, [play.result() for play in plays])
 
-    async def _play(self, task: Mapping[str, Any], shard: Shard, sample: int) -> Played:
+    async def _play(
+        self, task: Mapping[str, Any], shard: Shard, sample: int, base: BaseEpisode | None
+    ) -> Played:
         async with self.slots:
-            played = await self.player.play(task, iteration=shard.iteration, sample=sample, block=shard.block)
+            played = await self.player.play(
+                task, iteration=shard.iteration, sample=sample, block=shard.block, base=base
+            )
         self.progress_counts["episodes"] += 1
         self.progress_counts["turns"] += len(played.turns)
         self.progress_counts["tokens"] += played.episode["num_response_tokens"]
@@ -131,6 +136,7 @@ class PlayerActor:
             "stray_tool_threads": self.player.stray_threads,
             "response_tokens": sum(episodes["num_response_tokens"].to_pylist()),
             "prompt_tokens": sum(episodes["num_prompt_tokens"].to_pylist()),
+            **({"copied_tokens": _sum(episodes["num_copied_tokens"])} if shard.base is not None else {}),
             "times_played": times + 1,
             "episodes_again": len(played) if times else 0,
         }
@@ -167,6 +173,10 @@ def _refuse_twins(task_ids: Iterable[str]) -> None:
     for task_id, count in Counter(task_ids).items():
         if count > 1:
             raise SchemaError(f"task {task_id!r} stands {count} times in a shard; its episodes would be one")
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return sum(value or 0 for value in column.to_pylist())
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -17,6 +17,7 @@ from pyarrow import compute
 
 from stages.tables.filesystem import filesystem
 from stages.tables.parquet import Part, TableRef, TableSink
+from workflows.playing.base_episode import BASE_COLUMNS, BaseEpisode
 from workflows.trajectory import EPISODES, TURNS
 from workflows.vocabulary import Status
 
@@ -34,6 +35,7 @@ class Shard:
     sinks: Mapping[str, TableSink]
     receipts: str  # folder of the receipts; a shard is committed when its receipt is there
     block: int = 0
+    base: TableRef | None = None  # turns of the episodes that these begin with, in parts as `tasks` has them
 
     @property
     def receipt_uri(self) -> str:
@@ -57,6 +59,19 @@ class Kept:
     def plays(self) -> frozenset[tuple[str, int]]:
         """`(task_id, sample)` of every episode that stays."""
         return frozenset(zip(*(self.episodes[c].to_pylist() for c in ("task_id", "sample")), strict=True))
+
+
+def bases_of(shard: Shard) -> dict[tuple[str, int], BaseEpisode]:
+    """The episodes that those of a shard begin with, by `(task_id, sample)`; none where it has no base.
+
+    What is not served of them is sampled as the alternative of the shard's block.
+    """
+    if shard.base is None:
+        return {}
+    episodes: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in shard.base.read_part(shard.index, BASE_COLUMNS).to_pylist():
+        episodes.setdefault((row["task_id"], row["sample"]), []).append(row)
+    return {play: BaseEpisode.of(rows, alternative=shard.block) for play, rows in episodes.items()}
 
 
 def receipt_uri(folder: str, index: int) -> str:

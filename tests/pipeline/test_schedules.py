@@ -12,6 +12,7 @@ from pipeline.plan.blocks import SCHEDULE, Block
 from pipeline.settings.reading import parse_settings
 from pipeline.store.manifest import Manifest
 from stages.partition import PartitionStage
+from stages.rollout import RolloutStage
 from stages.sample import SampleStage
 from workflows.errors import UsageError
 
@@ -20,10 +21,11 @@ MODELS = {"reader": "a", "decomposer": "b", "answerer": "c"}  # they speak b, a,
 
 
 def plan(scripted: Settings, use: str = "sequential", **options: Any) -> Plan:
+    sections = {name: options.pop(name) for name in ("advantage", "critic", "data") if name in options}
     raw = scripted(
         schedule={"use": use, "options": options},
-        data={"tasks_per_iteration": 5},
         credit={"silent": "exclude" if use == "refill" else "keep"},
+        **{"data": {"tasks_per_iteration": 5}, **sections},
     )
     team = raw["models"].pop("team")
     raw["models"] = {model: dict(team) for model in "abc"}
@@ -102,6 +104,27 @@ def test_what_an_update_trains_on_was_played_at_the_newest_rollout(
             assert block.stages[0].name == "partition"
             assert block.shared == dict.fromkeys(("turns", "rewards", "credit"), (played,))
         assert set(block.fingerprints) == {stage.name for stage in block.stages}
+
+
+def test_a_suffix_plays_one_slice_and_its_ends_again_in_every_block(scripted: Settings) -> None:
+    made = blocks(plan(scripted, rollouts="suffix", order="reverse"), iteration=2)
+    assert [trained(block) for block in made] == [["c"], ["a"], ["b"]]
+    samples = [next(s for s in b.stages if isinstance(s, SampleStage)) for b in made]
+    assert {(s.offset, s.tasks_per_iteration, s.stride) for s in samples} == {(0, 1, 1)}  # 5 tasks, 3 units
+    plays = [next(s for s in b.stages if isinstance(s, RolloutStage)) for b in made]
+    assert [stage.suffix for stage in plays] == [False, True, True]
+    assert [dict(block.shared) for block in made] == [{}, {"base_turns": (0,)}, {"base_turns": (0,)}]
+    assert all(f[SCHEDULE]["rollouts"] == "suffix" for b in made for f in b.fingerprints.values())
+    assert "base_turns" in plays[1].inputs
+    fresh = blocks(plan(scripted))
+    assert all("rollouts" not in f[SCHEDULE] for b in fresh for f in b.fingerprints.values())
+
+
+def test_a_suffix_with_gae_or_fewer_tasks_than_units_is_refused(scripted: Settings) -> None:
+    with pytest.raises(UsageError, match='use = "gae" reads the values of all models'):
+        plan(scripted, rollouts="suffix", advantage={"use": "gae"}, critic={"learning_rate": 1e-3})
+    with pytest.raises(UsageError, match="tasks_per_iteration to 3 or more"):
+        plan(scripted, rollouts="suffix", data={"tasks_per_iteration": 2})
 
 
 def test_slices_hold_every_task_of_the_iteration_once(scripted: Settings, tmp_path: Any) -> None:
