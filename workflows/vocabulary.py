@@ -52,6 +52,18 @@ class Origin(Word):
     IMPORTED = "imported", "read from a trace of another program"
 
 
+class Op(Word):
+    """What an intervention does with a stored reply before it is delivered."""
+
+    NONE = "none", "nothing: what a replay makes of the episode by itself"
+    RESAMPLE = "resample", "the role answers the same prompt again, with another seed"
+    DROP = "drop", "no reader gets it: it counts as a reply without a value"
+    NULL = "null", "a placeholder that says nothing is delivered instead"
+    SWAP = "swap", "what the same turn said in another play of the task is delivered instead"
+    PARAPHRASE = "paraphrase", "the same in other words is delivered instead: a control"
+    MASK = "mask", "one recipient does not get it, all others do"
+
+
 class Status(Word):
     """How a turn or an episode went: column `status` of `turns` and `episodes`."""
 

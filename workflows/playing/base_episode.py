@@ -22,13 +22,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from workflows import trajectory as t
 from workflows.engine import ChatEngine, ChatReply, Completion, Sampling
 from workflows.playing.record import EpisodeId, Played
 from workflows.playing.speaker import Speaker
-from workflows.state import TurnKey
+from workflows.roles import Role
+from workflows.state import Output, TurnKey
 from workflows.vocabulary import POLICYS_DOING, Event, Origin, Status
 
 Row = Mapping[str, Any]
@@ -43,7 +44,7 @@ BASE_COLUMNS: Final = (
 """The columns of `turns` that a base is made of."""
 
 # What a served reply keeps of how it was asked and sampled: the stored words, not those of the replay.
-_AS_ASKED: Final = ("policy_version", "team_version", "sampling", "attempts", "num_cached_tokens")
+AS_ASKED: Final = ("policy_version", "team_version", "sampling", "attempts", "num_cached_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class BaseEpisode:
     `seeds` says whose seeds a play from it has: the stored episode's, or where that began with another one
     itself, those of that one.
     """
+
+    by_place: ClassVar[bool] = False  # whether stored results count whatever is asked, and nobody is asked
 
     episode_id: str
     seeds: EpisodeId
@@ -87,7 +90,7 @@ class BaseEpisode:
         row = self.turns.get(key)
         if row is None or not _is_replys(row, speaker, context_hash, sampling):
             return None
-        return _reply_of(row), {name: row[name] for name in _AS_ASKED}
+        return reply_of(row), {name: row[name] for name in AS_ASKED}
 
     def call(self, key: TurnKey, tool: str, request: str) -> Row | None:
         """The stored turn in which a tool was asked the same and answered, or refused; else None."""
@@ -115,13 +118,25 @@ class BaseEpisode:
         tokens = sum(row["num_response_tokens"] or 0 for row in turns if row["origin"] == Origin.COPIED)
         return Played(turns, {**played.episode, **lineage, "num_copied_tokens": tokens})
 
+    def number_at(self, key: TurnKey) -> int:
+        """The number of the alternative that is sampled at a place."""
+        return self.alternative
+
     def seed_of(self, key: TurnKey) -> int | None:
-        """The seed that the stored turn of this place was sampled with; None where another one is due."""
+        """The seed that the stored turn of a place was sampled with; None where there is no such turn."""
         row = self.turns.get(key)
-        if self.alternative or row is None or row["sampling"] is None:
-            return None
-        seed: int | None = json.loads(row["sampling"])["seed"]
+        seed: int | None = (
+            None if row is None or row["sampling"] is None else json.loads(row["sampling"])["seed"]
+        )
         return seed
+
+    def inputs(self, key: TurnKey, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a role is asked with at a place: what the workflow says."""
+        return variables
+
+    def delivered(self, output: Output, role: Role, variables: Mapping[str, Any]) -> Output:
+        """What the workflow gets for an output of a role: that output."""
+        return output
 
 
 def _block_of(episode_id: str) -> int:
@@ -147,7 +162,7 @@ def _without_seed(sampling: Mapping[str, Any]) -> str:
     return t.to_json({name: value for name, value in sampling.items() if name != "seed"})
 
 
-def _reply_of(row: Row) -> Completion | ChatReply:
+def reply_of(row: Row) -> Completion | ChatReply:
     """The stored reply as an engine would return it."""
     if row["response_token_ids"] is None:
         return ChatReply(

@@ -92,6 +92,8 @@ class Episode:
             TurnFailed: when awaited.
         """
         speaker = _named(role, self._speakers, "role")
+        if self._base is not None:
+            variables = self._base.inputs(place.key, variables)
         if not speaker.role.conversation:
             turn = self.record.open(Event.LLM, place)
             return self._guarded(turn, lambda: self._call(turn, speaker, variables))
@@ -182,7 +184,8 @@ class Episode:
         parsed = parse_reply(speaker.role, text, variables)
         row.update(parsed=self._json(parsed.best, "the parsed value"), format_valid=parsed.valid)
         row["status"], row["status_detail"] = verdict(speaker.role, parsed, completion, sampling)
-        return Output(parsed.value, text, parsed.valid, turn.key, parsed.lenient)
+        output = Output(parsed.value, text, parsed.valid, turn.key, parsed.lenient)
+        return output if self._base is None else self._base.delivered(output, speaker.role, variables)
 
     def _kept_reply(self, turn: Turn, speaker: Speaker, sampling: Sampling) -> Completion | ChatReply | None:
         """The reply of the base's turn at this place, in the row of this one, if nothing of it is another."""
@@ -211,7 +214,7 @@ class Episode:
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
         hooks = hooks_of(function, ToolHooks)
         stored = self._base and self._base.call(turn.key, turn.row["tool"], turn.row["tool_request"])
-        if stored and hooks.deterministic:
+        if stored and (hooks.deterministic or (self._base and self._base.by_place)):
             return _kept_result(turn, stored)
         if stored:
             turn.row["origin"] = Origin.REPLAYED
@@ -284,10 +287,9 @@ class Episode:
         """The seed of one reply; of an alternative to a stored episode another one in each."""
         if self._base is None:
             return self._seed(key)
-        stored = self._base.seed_of(key)
-        if stored is not None:
+        number, stored = self._base.number_at(key), self._base.seed_of(key)
+        if number == 0 and stored is not None:
             return stored
-        number = self._base.alternative
         return self.seed(*((f"alternative {number}",) if number else ()), *key)
 
     def _seed(self, key: TurnKey, *more: object) -> int:

@@ -21,6 +21,7 @@ from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
 from workflows.playing.base_episode import BaseEpisode
+from workflows.playing.counterfactual import Counterfactual
 from workflows.playing.episode import Episode
 from workflows.playing.execute import GraphRun
 from workflows.playing.record import EpisodeId, Played, Record
@@ -101,15 +102,23 @@ class Player:
         """Play one episode of `task`: `task_id`, `inputs` (decoded) and, if known, `split`. Never `gold`.
 
         With a `base`, turns of that stored episode are served where they agree with what would be asked now.
+        Of a `Counterfactual`, one of them delivers something else.
 
         Raises:
             UsageError: the task carries gold, or lacks a field.
+            WorkflowError: the only recipient of an intervention is not asked where the message is missing.
             asyncio.CancelledError: the caller was cancelled; calls in flight are cancelled first.
         """
         _check_task(task)
         if not self._started:
             await self.start()
         identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample, block)
+        if isinstance(base, Counterfactual) and (glimpse := base.for_all) is not None:
+            await self._play(task, identity, glimpse)
+            base = base.seen_by(glimpse)
+        return await self._play(task, identity, base)
+
+    async def _play(self, task: Mapping[str, Any], identity: EpisodeId, base: BaseEpisode | None) -> Played:
         record = Record(identity, self._workflow.order, self._limits.max_turns)
         episode = Episode(
             record,
