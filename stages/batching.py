@@ -43,6 +43,7 @@ def plan_batches(
     micro_batch_tokens: int,
     seed: int,
     shared_prefix: bool = False,
+    apart: bool = False,
 ) -> pl.DataFrame:
     """Place every row; the result has the keys, `num_tokens` and `PLAN_COLUMNS`, sorted by place and key.
 
@@ -60,25 +61,40 @@ def plan_batches(
       `micro_batch_tokens`, when all are padded to the longest (rows of similar length share one), or
       without padding and with what is shared counted once, cut where that costs least. A row that is
       longer by itself goes alone.
+
+    With `apart`, `rows` has `part`, and no micro-batch mixes two of them: what a backward pass brings is then
+    the gradient of one part. Which optimizer step a row goes to stays the same.
     """
     rows = _shuffled(rows, seed, shared_prefix)
+    parts = rows["part"].to_list() if apart else [""] * rows.height
     number = min(mini_batches, rows.height)
     lengths = rows["num_tokens"].to_list()
     places: list[tuple[int, int, int]] = [(0, 0, 0)] * len(lengths)
     for mini_batch in range(number):
         start, end = (rows.height * k // number for k in (mini_batch, mini_batch + 1))
         if shared_prefix:
-            shares = _trees(rows[start:end], start, ranks, micro_batch_tokens)
+            shares = _trees(rows[start:end], start, ranks, micro_batch_tokens, parts[start:end])
         else:
             bundles = [Bundle([row], lengths[row]) for row in range(start, end)]
             bundles.sort(key=lambda bundle: -bundle.tokens)  # stable: ties stay shuffled
-            shares = [_cut_padded(mine, micro_batch_tokens) for mine in _share(bundles, ranks)]
+            shares = [
+                [batch for group in _by_part(mine, parts) for batch in _cut_padded(group, micro_batch_tokens)]
+                for mine in _share(bundles, ranks)
+            ]
         for rank, batches in enumerate(shares):
             for micro_batch, batch in enumerate(batches):
                 for row in batch:
                     places[row] = (rank, mini_batch, micro_batch)
     plan = pl.DataFrame(places, schema=dict.fromkeys(PLAN_COLUMNS, pl.Int32), orient="row")
     return rows.select(*TURN_KEYS, "num_tokens").hstack(plan).sort(*PLAN_COLUMNS, *TURN_KEYS)
+
+
+def _by_part(bundles: Sequence[Bundle], parts: Sequence[str]) -> list[list[Bundle]]:
+    """The bundles of each part, in the order of their names; the rows of a bundle are of one part."""
+    groups: dict[str, list[Bundle]] = {}
+    for bundle in bundles:
+        groups.setdefault(parts[bundle.rows[0]], []).append(bundle)
+    return [groups[part] for part in sorted(groups)]
 
 
 def _shuffled(rows: pl.DataFrame, seed: int, shared_prefix: bool) -> pl.DataFrame:
@@ -127,14 +143,30 @@ class _Walk:
         return _walk(self.rows[start:stop], self.tokens[start:stop], shared)
 
 
-def _trees(rows: pl.DataFrame, offset: int, ranks: int, budget: int) -> list[list[list[int]]]:
-    """By rank, by forward pass: numbers of rows, the first row of the frame being `offset`."""
+def _trees(
+    rows: pl.DataFrame, offset: int, ranks: int, budget: int, parts: Sequence[str]
+) -> list[list[list[int]]]:
+    """By rank, by forward pass: numbers of rows, the first row of the frame being `offset`.
+
+    A forward pass has rows of one of the `parts`, which share nothing with each other.
+    """
     names, sizes = rows["prefix"].to_list(), rows["num_tokens"].to_list()
-    order = sorted(range(len(names)), key=lambda row: (names[row] or b"", row))
-    shared = [0, *(_shared(names[one], names[two]) for one, two in pairwise(order))]
+    order = sorted(range(len(names)), key=lambda row: (parts[row], names[row] or b"", row))
+    pairs = pairwise(order)
+    shared = [0, *(_shared(names[a], names[b]) if parts[a] == parts[b] else 0 for a, b in pairs)]
     tokens = [sizes[row] for row in order]
     whole = _walk([row + offset for row in order], tokens, shared[: len(order)])
-    return [_cut_trees(part, budget) for part in _over_ranks(whole, ranks)]
+    return [
+        [forward for run in _runs(walk, offset, parts) for forward in _cut_trees(run, budget)]
+        for walk in _over_ranks(whole, ranks)
+    ]
+
+
+def _runs(walk: _Walk, offset: int, parts: Sequence[str]) -> list[_Walk]:
+    """The walk of each part, one after another."""
+    of_rows = [parts[row - offset] for row in walk.rows]
+    cuts = [place for place, (one, two) in enumerate(pairwise(of_rows), start=1) if one != two]
+    return [walk.part(start, stop) for start, stop in pairwise([0, *cuts, len(walk.rows)])]
 
 
 def _shared(one: bytes | None, other: bytes | None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from stages.batching import PLAN_COLUMNS, plan_batches, prefix_names
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
+from stages.training.gradients.spec import MOST_COPIES
 from workflows.errors import RunFailed, SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS
 
@@ -31,6 +32,7 @@ _LENGTH_COLUMNS: Final = (
     "model_id",
     "role",
     "context_hash",
+    "branch",
     "num_prompt_tokens",
     "prompt_token_ids",
     "response_token_ids",
@@ -64,6 +66,8 @@ _SURVEY: Final = {
     "num_response_tokens": pl.Int32,
     "prompt": pl.String,  # equal for equal prompts
     "prefix": pl.Binary,  # by `prefix_names`
+    "role": pl.String,
+    "branch": pl.String,
     "advantage": pl.Float64,
     "source": pl.Int32,  # number of the input part
 }
@@ -73,7 +77,8 @@ _SURVEY: Final = {
 class PartitionSpec:
     """How one model's rows are cut: over `ranks`, into `mini_batches` optimizer steps per epoch, and
     these into forward passes of at most `micro_batch_tokens` tokens: padded ones, or, where its trainer
-    computes once what rows begin with, real ones (`stages.batching`).
+    computes once what rows begin with, real ones (`stages.batching`). With `by_role` no forward pass mixes
+    roles, or copies of one role, so that gradients can be told apart (`stages.training.gradients`).
 
     Raises:
         UsageError: a number below 1.
@@ -85,11 +90,17 @@ class PartitionSpec:
     micro_batch_tokens: int
     seed: int
     shared_prefix: bool = False
+    by_role: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ranks", "mini_batches", "micro_batch_tokens"):
             if getattr(self, name) < 1:
                 raise UsageError(f"model {self.model_id!r}: {name} is {getattr(self, name)}; use 1 or more")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a cut depends on; as older runs have it where nothing is measured by role."""
+        values = asdict(self)
+        return values if self.by_role else {k: v for k, v in values.items() if k != "by_role"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,16 +324,30 @@ def _positions(table: pa.Table, name: str) -> pl.DataFrame:
     return pl.DataFrame(table.select(TURN_KEYS)).with_row_index(name)
 
 
+def with_parts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with `part`: their role and, where the role has from 2 to `MOST_COPIES` branches, their branch.
+
+    With more branches than that, such as one for each document, the role is one part.
+    """
+    branch = pl.col("branch").fill_null("")
+    branches = pl.col("branch").filter(branch != "").n_unique().over("role")
+    branch = pl.when(branches.is_between(2, MOST_COPIES)).then(branch)
+    return rows.with_columns(
+        part=pl.concat_str(pl.col("role").fill_null(""), branch.fill_null(""), separator="\0")
+    )
+
+
 def _jobs(spec: PartitionSpec, rows: pl.DataFrame, part_bytes: int) -> list[Job]:
     """The output parts of one model: at least one for each rank, cut between micro-batches."""
     its_rows = rows.filter(pl.col("model_id") == spec.model_id)
     plan = plan_batches(
-        its_rows,
+        with_parts(its_rows) if spec.by_role else its_rows,
         ranks=spec.ranks,
         mini_batches=spec.mini_batches,
         micro_batch_tokens=spec.micro_batch_tokens,
         seed=spec.seed,
         shared_prefix=spec.shared_prefix,
+        apart=spec.by_role,
     ).join(its_rows.select(*TURN_KEYS, "source", "num_response_tokens"), on=TURN_KEYS, maintain_order="left")
     # ids of 4 bytes, logprobs of 4 bytes, and what a row weighs without them
     size = 4 * (pl.col("num_tokens") + pl.col("num_response_tokens")) + 256

@@ -19,7 +19,7 @@ from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from workflows.models import Model
-from workflows.trajectory import MODELS, UPDATES, rows_to_table, schema_of
+from workflows.trajectory import MODELS, ROLE_PAIRS, ROLE_UPDATES, UPDATES, rows_to_table, schema_of
 
 UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
@@ -67,7 +67,8 @@ class UpdateStage:
     `advantages` and `scores` say whether the plan has those tables; without them a turn's advantage
     stands for all of its tokens, and old logprobs come from the update's own forward pass. `off_policy`
     takes rows that other weights than the trainer's sampled (`TrainerGroup.update`). `kl_scale` says whether
-    the KL coefficients of the loss are adaptive.
+    the KL coefficients of the loss are adaptive. With `by_role` there are tables of what the update measured
+    of each role (`stages.training.roles`).
     """
 
     lease: Lease = "trainer"
@@ -80,8 +81,10 @@ class UpdateStage:
         scores: bool = False,
         off_policy: bool = False,
         kl_scale: bool = False,
+        by_role: bool = False,
     ) -> None:
         self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
+        self.by_role = by_role
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
@@ -90,8 +93,11 @@ class UpdateStage:
         kinds = {"partition": True, "token_advantages": advantages, "scores": scores, "kl_scale": kl_scale}
         tables = [f"{kind}/{model_id}" for kind, is_read in kinds.items() if is_read]
         self.inputs: Mapping[str, pa.Schema] = {table: schema_of(table) for table in tables}
-        self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS}
-        self.places: Mapping[str, str] = {self._updates: "steps", self._models: "models"}
+        self._roles, self._pairs = f"role_updates/{model_id}", f"role_pairs/{model_id}"
+        of_roles = {self._roles: ROLE_UPDATES, self._pairs: ROLE_PAIRS} if by_role else {}
+        self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS, **of_roles}
+        places = {self._updates: "steps", self._models: "models", self._roles: "roles", self._pairs: "pairs"}
+        self.places: Mapping[str, str] = {table: places[table] for table in self.outputs}
 
     def reading(self, *, advantages: bool) -> UpdateStage:
         """The same update, with or without a table of token advantages."""
@@ -101,6 +107,7 @@ class UpdateStage:
             scores=self._scores,
             off_policy=self.off_policy,
             kl_scale=self._kl_scale,
+            by_role=self.by_role,
         )
 
     def run(
@@ -122,18 +129,29 @@ class UpdateStage:
         if report.skipped is None:
             write = group.save if context.fleet.checkpoint_is_due(report.version_after) else group.publish
             weights = write(context.fleet.checkpoint_uri(model_id, report.version_after))
-        parts = {
-            self._updates: [outputs[self._updates].write_part(0, rows_to_table(report.rows(), UPDATES))],
-            self._models: [outputs[self._models].write_part(0, self._entry(report, weights))],
+        tables = {
+            self._updates: rows_to_table(report.rows(), UPDATES),
+            self._models: self._entry(report, weights),
+            self._roles: rows_to_table(report.roles, ROLE_UPDATES),
+            self._pairs: rows_to_table(report.pairs, ROLE_PAIRS),
         }
+        parts = {name: [outputs[name].write_part(0, tables[name])] for name in self.outputs}
         if weights is not None:
             context.fleet.weights_changed(weights)
         return StageResult(
             parts,
-            accounts=[account_of(report, partition.rows)],
+            accounts=[account_of(report, partition.rows), *self._account_of_roles(report)],
             metrics=_metrics(report),
             notes=[f"no update of model {model_id!r}: {report.skipped}"] if report.skipped else [],
         )
+
+    def _account_of_roles(self, report: UpdateReport) -> list[Account]:
+        """Rows trained on = rows of all roles together, where they are measured."""
+        if not self.by_role:
+            return []
+        roles = [row for row in report.roles if row["kind"] == "summary" and row["branch"] is None]
+        rows = sum(row["num_rows"] for row in roles if row["role"] is not None)
+        return [Account(f"update → role_updates/{report.model_id}", "turn", report.num_rows, rows)]
 
     def _entry(self, report: UpdateReport, weights: Weights | None) -> pa.Table:
         """The new version as a `MODELS` row; no row where there is no new version."""

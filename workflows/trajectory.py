@@ -287,6 +287,60 @@ UPDATES: Final = pa.schema(
     ]
 )
 
+_MEASURED_UPDATE = [
+    ("iteration", pa.int32()),
+    ("block", pa.int32()),
+    ("model_id", pa.string()),
+    ("update_id", pa.string()),  # as in `updates`
+    ("version_before", pa.int32()),
+    ("kind", pa.string()),  # step, or summary: the mean over the update's steps
+    ("step", pa.int32()),  # optimizer step within this update; null in the summary
+    ("method", pa.string()),  # of gradients: exact, or estimate (a fixed random projection)
+]
+
+# Gradients by role, before clipping: one row for the whole (role null), for each role, and for each copy of a
+# role that runs in branches (then `branch` says which). What is not defined is null.
+ROLE_UPDATES: Final = pa.schema(
+    [
+        *_MEASURED_UPDATE,
+        ("role", pa.string()),
+        ("branch", pa.string()),
+        ("num_rows", pa.int64()),
+        ("num_tokens", pa.int64()),  # response tokens in the loss
+        ("token_share", pa.float64()),  # of the model's tokens; of a copy: of its role's
+        ("gradient_norm", pa.float64()),
+        ("gradient_share", pa.float64()),  # of the sum of all roles' norms; of a copy: of all copies'
+        ("cosine_whole", pa.float64()),  # with the sum over all roles; of a copy: over all copies
+        ("cosine_mean", pa.float64()),  # with the running mean of the role's own gradient
+        ("interference", pa.float64()),  # of the whole: sum of the roles' norms minus the norm of their sum
+        ("redundancy", pa.float64()),  # norm of the sum over sum of norms: of copies; of the whole, of roles
+        ("copies", pa.int32()),  # N; independent ones have a redundancy of 1/√N
+        ("copies_cosine", pa.float64()),  # mean over pairs of copies
+        ("factor", pa.float64()),  # what the role's gradient (the whole: all of it) was multiplied by
+        ("policy_loss", pa.float64()),  # the role's part of the model's
+        ("kl_old", pa.float64()),  # k3 of the start of this update against the current policy, per token
+        ("kl_reference", pa.float64()),  # k3 from the current policy to the reference, per token
+        ("sampler_kl", pa.float64()),  # k3 of the sampler against the trainer's old policy, per token
+        ("entropy", pa.float64()),  # nats per token; null where the loss has no entropy term
+        ("sampled_entropy", pa.float64()),  # mean -log p of the sampled tokens: what entropy is on average
+        ("clip_fraction", pa.float64()),
+        ("reward", pa.float64()),  # mean over rows
+        ("response_tokens", pa.float64()),  # mean over rows
+    ]
+)
+
+# Cosines of gradients: of two roles of one model, or of two copies of one role.
+ROLE_PAIRS: Final = pa.schema(
+    [
+        *_MEASURED_UPDATE,
+        ("role", pa.string()),
+        ("branch", pa.string()),
+        ("other_role", pa.string()),
+        ("other_branch", pa.string()),
+        ("cosine", pa.float64()),
+    ]
+)
+
 MODELS: Final = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -334,6 +388,8 @@ _SCHEMAS: Final = {
     "token_advantages": TOKEN_ADVANTAGES,
     "kl_scale": KL_SCALE,
     "updates": UPDATES,
+    "role_updates": ROLE_UPDATES,
+    "role_pairs": ROLE_PAIRS,
     "models": MODELS,
     "evaluation": EVALUATION,
     "votes": VOTES,

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from pipeline.metrics.names import most_frequent, words
+from pipeline.metrics.roles import role_pair_metrics, role_update_metrics
 from pipeline.metrics.turns import episode_metrics, turn_metrics
 from pipeline.settings.names import slug
 from stages.base import Account
@@ -53,7 +54,8 @@ def iteration_metrics(
 
     Args:
         tables: by name: `tasks`, `episodes`, `turns`, `rewards`, `credit`, `partition/<model>`,
-            `updates/<model>`; each may be missing. The first five have aligned parts.
+            `updates/<model>`, `role_updates/<model>`, `role_pairs/<model>`; each may be missing. The first
+            five have aligned parts.
         accounts: of every boundary.
         seconds: wall time of every stage; `rollout` also gives the rollout's rates.
 
@@ -68,6 +70,10 @@ def iteration_metrics(
             metrics[f"model/{slug(model)}/rows_partitioned"] = float(table.rows)
         elif kind == "updates" and model:
             metrics |= _update_metrics(slug(model), table)
+        elif kind == "role_updates":
+            metrics |= role_update_metrics(model, table)
+        elif kind == "role_pairs":
+            metrics |= role_pair_metrics(table)
     if "episodes" in tables:
         metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
     metrics |= _account_metrics(accounts) | _time_metrics(seconds)

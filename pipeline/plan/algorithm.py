@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pipeline.plan.resolve import ModelPlan
-from pipeline.settings.training import AdvantageSection, CreditSection
+from pipeline.settings.training import AdvantageSection, CreditSection, MeasureSection
 from rewards.base import Credit, CreditHooks
 from rewards.credit.silent import LeaveOutSilent
 from rewards.scoring.score import Truncated
@@ -40,7 +40,11 @@ class Algorithm:
 
 
 def algorithms(
-    models: Iterable[ModelPlan], advantage: AdvantageSection, credit: str, method: Credit
+    models: Iterable[ModelPlan],
+    advantage: AdvantageSection,
+    credit: str,
+    method: Credit,
+    measure: MeasureSection,
 ) -> dict[str, Algorithm]:
     """The algorithm of each model by its id.
 
@@ -49,11 +53,12 @@ def algorithms(
         advantage: how the turns' advantages become the tokens'.
         credit: the name of the credit method, for messages.
         method: the credit method.
+        measure: what is measured of each role.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    return {model.model_id: _algorithm(model, advantage, credit, method) for model in models}
+    return {model.model_id: _algorithm(model, advantage, credit, method, measure) for model in models}
 
 
 def token_specs(
@@ -93,7 +98,9 @@ def leave_out_silent(credit: CreditSection, rewards: Collection[str]) -> LeaveOu
     return LeaveOutSilent(credit.silent_by)
 
 
-def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit) -> Algorithm:
+def _algorithm(
+    model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit, measure: MeasureSection
+) -> Algorithm:
     ppo = model.ppo
     try:
         loss = _loss(model)
@@ -120,7 +127,7 @@ def _algorithm(model: ModelPlan, advantage: AdvantageSection, credit: str, metho
         )
     if needs and (steps > 1 or loss.chooses_tokens or (critic is not None and critic.kind == "head")):
         needs.add("old")  # the same forward pass gives them, or the update would make one more for them
-    reference = _reference(model) if "reference" in needs else None
+    reference = _reference(model) if "reference" in needs or measure.drift else None
     return Algorithm(loss, schedule, critic, reference, tokens, frozenset(needs))
 
 

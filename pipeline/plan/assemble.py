@@ -87,7 +87,9 @@ def assemble(settings: Settings) -> Plan:
     engines, checkpoints = engine_specs(models, resolved.cluster, run.seed)
     check_templates(resolved, engines)
     method = credit_method(resolved)
-    by_model = algorithms(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
+    by_model = algorithms(
+        resolved.trained, resolved.advantage, str(resolved.credit.use), method, resolved.measure
+    )
     trainers = {}
     for of_model in resolved.trained:
         engine = engines[of_model.model.base_id]
@@ -178,7 +180,7 @@ def _stages(
         ),
         *credited_stages(resolved, method),
         partition_stage(resolved),
-        *update_stages(resolved.models, by_model),
+        *update_stages(resolved.models, by_model, by_role=resolved.measure.gradients != "off"),
     ]
 
 
@@ -198,11 +200,12 @@ def credited_stages(resolved: Resolved, method: Credit) -> list[Stage]:
 
 def partition_stage(resolved: Resolved) -> PartitionStage:
     """How the rows of every trained model are cut."""
-    specs = tuple(_partition_spec(model, resolved.run.seed) for model in resolved.trained)
+    by_role = resolved.measure.gradients != "off"
+    specs = tuple(_partition_spec(model, resolved.run.seed, by_role) for model in resolved.trained)
     return PartitionStage(specs, resolved.frozen_roles)
 
 
-def _partition_spec(model: ModelPlan, seed: int) -> PartitionSpec:
+def _partition_spec(model: ModelPlan, seed: int, by_role: bool) -> PartitionSpec:
     trainer = model.section.trainer
     return PartitionSpec(
         model_id=model.model_id,
@@ -211,4 +214,5 @@ def _partition_spec(model: ModelPlan, seed: int) -> PartitionSpec:
         micro_batch_tokens=model.ppo.micro_batch_tokens,
         seed=seed,
         shared_prefix=trainer.shared_prefix,
+        by_role=by_role,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.settings.effects import OFF, without_effect
-from pipeline.settings.training import AdvantageSection, CriticSection, PpoSection
+from pipeline.settings.training import AdvantageSection, CriticSection, MeasureSection, PpoSection
 from workflows.errors import UsageError
 
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -15,6 +15,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     **{f"ppo.{key}": value for key, value in PpoSection()},
     **{f"critic.{key}": value for key, value in CriticSection()},
     **{f"advantage.{key}": value for key, value in AdvantageSection()},
+    **{f"measure.{key}": value for key, value in MeasureSection()},
 }
 
 
@@ -27,9 +28,10 @@ class Learner:
     critic: CriticSection | None
     reference: str
     overrides: Mapping[str, Mapping[str, Any]]  # keys of [ppo] or [critic] by section: models.<id>.ppo, …
+    num_roles: int  # that speak with it
     kl_of_roles: float  # the largest KL coefficient of a role of its own
 
-    def facts(self, advantage: AdvantageSection) -> dict[str, Any]:
+    def facts(self, advantage: AdvantageSection, measure: MeasureSection) -> dict[str, Any]:
         """The values that decide which keys act."""
         default = "sequence_mean" if self.ppo.loss == "gspo" else "token_mean"
         ppo = {f"ppo.{key}": value for key, value in self.ppo}
@@ -38,13 +40,19 @@ class Learner:
             **ppo,
             **critic,
             **{f"advantage.{key}": value for key, value in advantage},
+            **{f"measure.{key}": value for key, value in measure},
+            "roles of the model": self.num_roles,
             "ppo.normalisation": self.ppo.normalisation or default,
             "ppo.kl_coefficient": max(self.ppo.kl_coefficient, self.kl_of_roles),
         }
 
 
 def check_effects(
-    ppo: PpoSection, critic: CriticSection | None, advantage: AdvantageSection, learners: Sequence[Learner]
+    ppo: PpoSection,
+    critic: CriticSection | None,
+    advantage: AdvantageSection,
+    measure: MeasureSection,
+    learners: Sequence[Learner],
 ) -> None:
     """Refuse keys that are set where they have no effect, rather than ignore them.
 
@@ -52,13 +60,13 @@ def check_effects(
 
     Args:
         ppo: [ppo] as the settings have it; `critic` is [critic].
-        advantage: [advantage].
+        advantage: [advantage]; `measure` is [measure].
         learners: the models that are trained.
 
     Raises:
         UsageError: the first such key, and what it would act with.
     """
-    facts = [learner.facts(advantage) for learner in learners]
+    facts = [learner.facts(advantage, measure) for learner in learners]
     if not facts:
         return
     for learner, known in zip(learners, facts, strict=True):
@@ -69,7 +77,8 @@ def check_effects(
                     _refuse_idle(f"{name}.{key}", value, known, f"{section}.{key}")
         where = f"models.{learner.model_id}.reference"
         _refuse_idle("models.<id>.reference", learner.reference, known, where)
-    for name, section_of_all in (("ppo", ppo), ("critic", critic), ("advantage", advantage)):
+    sections = {"ppo": ppo, "critic": critic, "advantage": advantage, "measure": measure}
+    for name, section_of_all in sections.items():
         for key, value in section_of_all or ():
             idle = [known for known in facts if without_effect(f"{name}.{key}", known)]
             if len(idle) == len(facts) and (name != "critic" or advantage.use == "gae"):

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.settings.schema import ModelSection, RewardSection
+from pipeline.settings.training import MeasureSection
 from stages.base import Stage
 from stages.engines.kinds import engine_class
 from stages.partition import PartitionStage
@@ -46,11 +47,15 @@ def fingerprints_of(
         "rollout": {**team_fingerprint(resolved), "rollout": rollout, "seed": resolved.run.seed},
         **pure_fingerprints(resolved, partition, tokens),
     }
-    return fingerprints | trainer_fingerprints(resolved.model_plans, stages, by_model)
+    of_trainers = trainer_fingerprints(resolved.model_plans, stages, by_model, resolved.measure)
+    return fingerprints | of_trainers
 
 
 def trainer_fingerprints(
-    models: Mapping[str, ModelPlan], stages: Sequence[Stage], by_model: Mapping[str, Algorithm]
+    models: Mapping[str, ModelPlan],
+    stages: Sequence[Stage],
+    by_model: Mapping[str, Algorithm],
+    measure: MeasureSection,
 ) -> dict[str, dict[str, Any]]:
     """The fingerprints of the stages that use a trainer: scores and updates. See `fingerprints_of`."""
     fingerprints: dict[str, dict[str, Any]] = {}
@@ -72,6 +77,8 @@ def trainer_fingerprints(
                 "loss": _plain(algorithm.loss),
                 "loss_source": source_hash(algorithm.loss.name),
             }
+            if measure.gradients != "off":
+                fingerprints[stage.name]["measure"] = measure.fingerprint()
     return fingerprints
 
 
@@ -90,7 +97,7 @@ def pure_fingerprints(
             "source": source_hash(str(resolved.credit.use)),
         },
         "partition": {
-            "models": {spec.model_id: asdict(spec) for spec in partition.models},
+            "models": {spec.model_id: spec.fingerprint() for spec in partition.models},
             "frozen_roles": sorted(partition.frozen_roles),
         },
         "advantage": {model_id: _plain(spec) for model_id, spec in tokens.items()},

@@ -44,6 +44,7 @@ from pipeline.settings.training import (
     AdvantageSection,
     CreditSection,
     CriticSection,
+    MeasureSection,
     PpoSection,
 )
 from stages.training.loss.spec import RoleLoss
@@ -101,6 +102,7 @@ class Resolved:
     credit: CreditSection  # with its method in `use`
     schedule: ScheduleSection
     advantage: AdvantageSection
+    measure: MeasureSection
     evaluate: EvaluateSection
     checkpoints: CheckpointsSection
     tracking: TrackingSection
@@ -170,7 +172,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     roles = {name: _role(name, settings, workflow) for name in settings.roles}
     plans = {model.model_id: _model(model, settings, roles) for model in models.models.values()}
     learners = [_learner(plan) for plan in plans.values() if plan.model.trainable]
-    check_effects(settings.ppo, settings.critic, settings.advantage, learners)
+    check_effects(settings.ppo, settings.critic, settings.advantage, settings.measure, learners)
     for learner in learners:
         check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
     return Resolved(
@@ -190,6 +192,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         credit=settings.credit.model_copy(update={"use": settings.credit_method}),
         schedule=settings.schedule,
         advantage=settings.advantage,
+        measure=settings.measure,
         evaluate=settings.evaluate,
         checkpoints=settings.checkpoints,
         tracking=settings.tracking,
@@ -279,6 +282,7 @@ def _learner(plan: ModelPlan) -> Learner:
         critic=plan.critic,
         reference=plan.section.reference,
         overrides=overrides,
+        num_roles=len(plan.roles),
         kl_of_roles=max((terms.kl_coefficient or 0.0 for terms in plan.role_losses.values()), default=0.0),
     )
 

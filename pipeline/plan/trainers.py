@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from stages.advantage import AdvantageStage
 from stages.base import Stage
 from stages.engines.base import EngineSpec
 from stages.score import ScoreStage
+from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.training.spec import TrainerSpec
 from stages.update import UpdateStage
@@ -53,7 +54,9 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
     Raises:
         UsageError: settings that contradict each other, or initial weights that are not there.
     """
-    by_model = algorithms(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
+    by_model = algorithms(
+        resolved.trained, resolved.advantage, str(resolved.credit.use), method, resolved.measure
+    )
     specs, infos = {}, {}
     for plan in resolved.trained:
         folder = resolve_checkpoint(plan.section.checkpoint)
@@ -81,9 +84,16 @@ def trainer_spec(
         critic=algorithm.critic,
         reference=algorithm.reference,
         seed=resolved.run.seed,
+        measure=MeasureSpec(**resolved.measure.model_dump()),
+        shaping=shaping_of(plan.ppo),
         init_timeout_seconds=resolved.cluster.trainer_start_seconds,
         update_timeout_seconds=resolved.cluster.update_seconds,
     )
+
+
+def shaping_of(ppo: PpoSection) -> ShapingSpec:
+    """What [ppo] changes of a gradient before it is clipped."""
+    return ShapingSpec(**ppo.model_dump(include={field.name for field in fields(ShapingSpec)}))
 
 
 def adapter_of(model: Model, folder: str) -> AdapterSpec:
@@ -94,7 +104,7 @@ def adapter_of(model: Model, folder: str) -> AdapterSpec:
 
 
 def update_stages(
-    models: ModelMap, by_model: Mapping[str, Algorithm], *, off_policy: bool = False
+    models: ModelMap, by_model: Mapping[str, Algorithm], *, off_policy: bool = False, by_role: bool = False
 ) -> list[Stage]:
     """Scores where they are needed, token advantages where they differ from the turns', and the updates.
 
@@ -102,6 +112,7 @@ def update_stages(
         models: the model map.
         by_model: the algorithms of the models that are trained, by id.
         off_policy: other weights than the trainers' sampled the rows.
+        by_role: the updates measure gradients by role.
     """
     trained = [m.model_id for m in models.trainable]
     scores = [ScoreStage(m, by_model[m].needs, off_policy) for m in trained if by_model[m].needs]
@@ -114,6 +125,7 @@ def update_stages(
             scores=bool(by_model[m.model_id].needs),
             off_policy=off_policy,
             kl_scale=by_model[m.model_id].scales_loss,
+            by_role=by_role,
         )
         for m in models.trainable
     ]
@@ -140,6 +152,7 @@ def spec_of(fingerprint: Mapping[str, Any], today: TrainerSpec) -> TrainerSpec:
         ppo = PpoSection.model_validate(fingerprint["ppo"])
         kinds = {"loss": LossSpec, "critic": CriticSpec | None, "reference": ReferenceSpec | None}
         parts = {name: _adapter(kind).validate_python(fingerprint[name]) for name, kind in kinds.items()}
+        parts["measure"] = _adapter(MeasureSpec).validate_python(fingerprint.get("measure", {}))
     except (KeyError, ValidationError) as error:
         wrong = (
             error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args, "msg": "missing"}
@@ -153,6 +166,7 @@ def spec_of(fingerprint: Mapping[str, Any], today: TrainerSpec) -> TrainerSpec:
     changes: dict[str, Any] = trainer.model_dump(exclude=set(_OF_THE_MACHINE)) | {"precision": precision}
     schedule = ScheduleSpec(ppo.schedule, ppo.warmup_updates, ppo.total_updates, ppo.final_share)
     changes |= ppo.model_dump(include=set(OPTIMIZER_KEYS)) | parts | {"schedule": schedule}
+    changes["shaping"] = shaping_of(ppo)
     return replace(today, **changes)
 
 

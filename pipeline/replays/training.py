@@ -42,14 +42,18 @@ class Training:
 
     def stages(self, index: int) -> list[Stage]:
         """The stages of iteration `index` that come after its partition."""
-        learn = self.trainers.algorithms
-        return update_stages(self.trainers.models, learn, off_policy=index != self.first)
+        learn, measure = self.trainers.algorithms, self.trainers.resolved.measure
+        return update_stages(
+            self.trainers.models, learn, off_policy=index != self.first, by_role=measure.gradients != "off"
+        )
 
     def fingerprints(self, index: int, begins: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         """Fingerprints of the stages that use a trainer; in iteration `index` each model begins at its
         version in `begins`."""
-        models, algorithms = self.trainers.resolved.model_plans, self.trainers.algorithms
-        fingerprints = trainer_fingerprints(models, self.stages(index), algorithms)
+        resolved, algorithms = self.trainers.resolved, self.trainers.algorithms
+        fingerprints = trainer_fingerprints(
+            resolved.model_plans, self.stages(index), algorithms, resolved.measure
+        )
         for name, fingerprint in fingerprints.items():
             begin = begins[name.partition("/")[2]]
             fingerprint["replay"] = {"begins_at": begin, "off_policy": index != self.first}

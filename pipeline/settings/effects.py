@@ -46,6 +46,9 @@ _CORRECTED: Final = Under("ppo.importance", ("truncated", "masked"))
 _CLIPPED: Final = Under("ppo.loss", ("ppo", "gspo", "cispo", "clip_cov"))
 _CHOOSES: Final = Under("ppo.loss", ("clip_cov", "kl_cov"))
 
+_EXACT: Final = Under("measure.gradients", ("exact",))
+_MEASURED: Final = Under("measure.gradients", ("estimate", "exact"))
+
 ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.total_updates": ((_FALLS,),),
     "ppo.final_share": ((_FALLS,),),
@@ -64,7 +67,12 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.importance_level": ((_CORRECTED,),),
     "ppo.importance_cap": ((_CORRECTED,),),
     "ppo.importance_floor": ((Under("ppo.importance", ("masked",)),),),
-    "models.<id>.reference": ((_KL,),),
+    "models.<id>.reference": ((_KL, Under("measure.drift", (True,))),),
+    "ppo.coherence_window": ((Under("ppo.coherence_damping", (0,), but=True),),),
+    "ppo.max_role_share": ((_EXACT,), (Under("roles of the model", (1,), but=True),)),
+    "ppo.damp_copies": ((_EXACT,),),
+    "measure.window": ((_MEASURED,),),
+    "measure.drift": ((_MEASURED,), (Under("ppo.kl_coefficient", (0,)), Under("ppo.kl_in", ("reward",)))),
     "advantage.gamma": ((_GAE, Under("ppo.kl_in", ("reward",))),),
     "advantage.lam": ((_GAE,),),
     "advantage.turn_gamma": ((_GAE,),),

@@ -16,6 +16,7 @@ from pipeline.settings.training import (
     AdvantageSection,
     CreditSection,
     CriticSection,
+    MeasureSection,
     PpoSection,
     TrainerSection,
 )
@@ -382,6 +383,8 @@ class Settings(Section):
     """Advantages of tokens."""
     critic: CriticSection | None = None
     """The critic, for GAE; without it there is none."""
+    measure: MeasureSection = MeasureSection()
+    """Measures of each role in updates."""
     evaluate: EvaluateSection = EvaluateSection()
     """Evaluations."""
     checkpoints: CheckpointsSection = CheckpointsSection()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field
 
 from pipeline.settings.section import Amount, Count, Positive, Section, Share
+from stages.training.gradients.spec import MOST_DAMPING, Detail
 
 CLIP: Final = {"clip_low": 0.2, "clip_high": 0.2}
 DEFAULTS_OF_LOSS: Final[Mapping[str, Mapping[str, float]]] = {
@@ -44,7 +45,12 @@ class TrainerSection(Section):
 class PpoSection(Section):
     """The update of a model; [models.<id>.ppo] and [roles.<name>.ppo] override single keys."""
 
-    later = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient", "kl_target", "kl_step"})
+    later = frozenset(
+        {
+            *("cov_share", "cov_low", "cov_high", "cov_kl_coefficient", "kl_target", "kl_step"),
+            *("coherence_damping", "coherence_window", "max_role_share", "damp_copies"),
+        }
+    )
 
     learning_rate: Amount = 1e-6
     """Learning rate of AdamW."""
@@ -115,6 +121,16 @@ class PpoSection(Section):
     """Betas of AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
     """Epsilon of AdamW."""
+    coherence_damping: Annotated[float, Field(ge=0, le=MOST_DAMPING)] = 0.0
+    """Before clipping, multiply the gradient by 1 minus this times its cosine with its own running mean,
+    where that is above 0; 0 is off."""
+    coherence_window: Positive = 32
+    """Optimizer steps of the running mean of coherence_damping."""
+    max_role_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Largest share that one role may have of the sum of all roles' gradient norms in its model; 1 is off."""
+    damp_copies: bool = False
+    """Multiply the gradient of a role's N parallel copies by min(1, 1 / (√N · redundancy)), so that copies
+    that agree count as √N."""
 
     def settled(self) -> Self:
         """The section with what its loss has of its own, where no other value is named."""
@@ -129,6 +145,19 @@ LOSS_TERMS = frozenset({"clip_low", "clip_high", "kl_coefficient", "entropy_coef
 
 OPTIMIZER_KEYS = frozenset({"learning_rate", "betas", "eps", "weight_decay", "gradient_clip", "epochs"})
 """Keys of [ppo] that a trainer takes as they are."""
+
+
+class MeasureSection(Section):
+    """What updates measure of each role, in the tables role_updates and role_pairs, and in metrics."""
+
+    gradients: Detail = "off"
+    """Measure gradients by role: exact (the memory of a gradient for each role), estimate (a fixed random
+    projection) or off. Forward passes then never mix roles, or parallel copies of one."""
+    window: Positive = 32
+    """Optimizer steps of the running mean that the gradient of a role is compared with."""
+    drift: bool = False
+    """Measure the KL of each role to its model's reference on one micro-batch in every update, where the loss
+    has no KL term that measures it anyway."""
 
 
 class AdvantageSection(Section):

@@ -30,6 +30,7 @@ SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("evaluation", r"evaluate/[^/]+/[^/]+"),
     ("format", r"role/[^/]+/(format_valid_rate|malformed_rate)"),
     ("length", r"role/[^/]+/(response_tokens_mean|truncated_rate)"),
+    ("gradients", r"role/[^/]+/(gradient_share|gradient_cosine|gradient_persistence|copies_cosine)"),
     ("update", r"model/[^/]+/(kl_old|kl_reference|clip_fraction|gradient_norm|loss|explained_variance)"),
 )
 

@@ -23,6 +23,16 @@ from pipeline.metrics.names import by_name
 from stages.base import Account
 
 NO_DATA: Final = "–"
+_OF_GRADIENTS: Final = {
+    "gradient_norm": "norm",
+    "gradient_share": "share",
+    "token_share": "of tokens",
+    "gradient_cosine": "cosine to all",
+    "gradient_persistence": "to its mean",
+    "copies_redundancy": "copies",
+    "kl_reference": "KL",
+    "gradient_factor": "times",
+}
 _JOINERS: Final = frozenset("\u200c\u200d")  # part of words and emoji in many scripts; they hide nothing
 
 
@@ -55,6 +65,7 @@ def summary(view: IterationView) -> RenderableType:
     for title, table, below in (
         ("By role", _roles(view.metrics), []),
         ("Updates", _updates(view.updates), skipped),
+        ("Gradients by role, before clipping", _gradients(view.metrics), []),
         ("Rows", accounts_table(view.accounts), []),
     ):
         if table.row_count:
@@ -267,6 +278,16 @@ def _updates(updates: Sequence[Mapping[str, Any]]) -> Table:
             *(cell(number(row.get(c))) for c in ("sampler_gap_mean", "gradient_norm")),
             cell(number(tokens / seconds) if seconds and tokens else None),
         )
+    return table
+
+
+def _gradients(metrics: Mapping[str, float]) -> Table:
+    """One line for each role whose gradient was measured; columns that none of them has are left out."""
+    roles = {name: values for name, values in by_name(metrics, "role").items() if "gradient_norm" in values}
+    columns = [column for column in _OF_GRADIENTS if any(column in values for values in roles.values())]
+    table = open_table("  role", *(f">{_OF_GRADIENTS[column]}" for column in columns))
+    for role, values in sorted(roles.items()):
+        table.add_row(cell(f"  {role}"), *(cell(number(values.get(column))) for column in columns))
     return table
 
 

@@ -146,6 +146,9 @@ def load(unit: Unit, uri: str, version: int) -> UpdateReport | None:
                 unit.critic.network.engine.load_checkpoint(str(folder / "trainer/critic"), tag=TAG)
             state = torch.load(folder / f"trainer/values-{unit.rank}.pt", weights_only=True)
             unit.critic.restore(state)
+        means = folder / f"trainer/gradients-{unit.rank}.pt"
+        if means.is_file():  # of a run that measures gradients by role, or damps them
+            unit.restore_gradients(torch.load(means, weights_only=True))
         _restore_rng(torch.load(folder / f"trainer/rng-{unit.rank}.pt", weights_only=True))
     report = manifest["last_report"]
     return UpdateReport(**report) if report else None
@@ -222,6 +225,8 @@ def _write_state(unit: Unit, folder: Path) -> None:
         if unit.critic.network is not None:
             unit.critic.network.engine.save_checkpoint(str(folder / "critic"), tag=TAG)
         torch.save(unit.critic.state(), folder / f"values-{unit.rank}.pt")
+    if means := unit.gradient_state():
+        torch.save(means, folder / f"gradients-{unit.rank}.pt")
     torch.save(_rng_state(), folder / f"rng-{unit.rank}.pt")
 
 

@@ -7,7 +7,8 @@ count of each optimizer step, and makes as many backward calls as the rank with 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from rewards.scoring.reasons import kind_of
 from stages.tables.parquet import TableRef
+from stages.training.gradients.parts import Part
+from stages.training.gradients.spec import MOST_COPIES
 from stages.training.loss.loss import denominator
 from stages.training.loss.spec import LossSpec
 from stages.training.network.packing import (
@@ -42,6 +45,19 @@ NO_RESPONSE: Final = "no response"
 _SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient")
 
 
+@dataclass(frozen=True, slots=True)
+class PartCount:
+    """The rows of one part, a role or a copy of one, in one optimizer step."""
+
+    num_rows: int = 0
+    num_tokens: int = 0
+    reward: float = 0.0  # sum over the rows that have one
+    rewarded: int = 0  # how many have one
+
+    def __add__(self, other: PartCount) -> PartCount:
+        return PartCount(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
 @dataclass(slots=True)
 class MiniBatch:
     """One optimizer step of an epoch: this rank's micro-batches, and what all ranks have together."""
@@ -56,6 +72,10 @@ class MiniBatch:
     old_logprobs: list[Tensor] = field(default_factory=list)  # empty: taken from the step's own forward
     old_values: list[Tensor] = field(default_factory=list)  # likewise
     chosen: list[Tensor] = field(default_factory=list)  # tokens that the loss holds back: by `choose_tokens`
+    # where measured by role: the part of each of this rank's micro-batches (None of a filler), and the counts
+    # of all ranks by part, in the order of their names
+    parts: Sequence[Part | None] = ()
+    counts: Mapping[Part, PartCount] = field(default_factory=dict)
 
     @property
     def skipped(self) -> str | None:
@@ -79,6 +99,8 @@ def plan_update(
     spec = unit.spec
     rows, excluded, problem = read_rows(unit, partition, advantages, scores, off_policy)
     mine = split(rows, spec.shared_prefix) if problem is None else {}
+    if problem is None and spec.measure.is_on:
+        problem = _mixed(batch for batches in mine.values() for batch in batches)
     if empty := rows.num_rows - sum(len(b.keys) for batches in mine.values() for b in batches):
         excluded[NO_RESPONSE] += empty
     facts = {
@@ -88,6 +110,7 @@ def plan_update(
             "num_tokens": sum(b.num_tokens for b in batches),
             "num_forward_tokens": sum(b.num_forward_tokens for b in batches),
             "signal": any(has_signal(spec.loss, b) for b in batches),
+            "counts": counted(batches) if spec.measure.is_on else {},
         }
         for index, batches in mine.items()
     }
@@ -95,6 +118,7 @@ def plan_update(
     dist.all_gather_object(gathered, (problem, excluded, facts))
     if problems := [p for p, _, _ in gathered if p]:
         raise RunFailed(f"model {spec.model_id!r} can't train on {partition.folder}: {problems[0]}")
+    told_apart = roles_with_copies(f["counts"] for _, _, facts in gathered for f in facts.values())
     plan: list[MiniBatch] = []
     for index in sorted({i for _, _, f in gathered for i in f}):
         parts = [f[index] for _, _, f in gathered if index in f]
@@ -111,9 +135,68 @@ def plan_update(
                 num_forward_tokens=sum(p["num_forward_tokens"] for p in parts),
                 denominator=denominator(spec.loss, num_tokens, num_rows),
                 signal=any(p["signal"] for p in parts),
+                parts=[part_of(b, told_apart) for b in batches] if spec.measure.is_on else (),
+                counts=_added((p["counts"] for p in parts), told_apart),
             )
         )
     return plan, sum((counts for _, counts, _ in gathered), Counter())
+
+
+def counted(batches: Iterable[MicroBatch]) -> dict[tuple[str, str | None], PartCount]:
+    """Rows, tokens and rewards of micro-batches by role and branch; None for a batch of several branches."""
+    counts: dict[tuple[str, str | None], PartCount] = {}
+    for batch in batches:
+        if batch.keys:
+            rewards = [reward for reward in batch.rewards if reward is not None]
+            count = PartCount(len(batch.keys), batch.num_tokens, sum(rewards), len(rewards))
+            key = (batch.roles[0] or "", batch.branches[0] if len(set(batch.branches)) == 1 else None)
+            counts[key] = counts.get(key, PartCount()) + count
+    return counts
+
+
+def roles_with_copies(counts: Iterable[Mapping[tuple[str, str | None], PartCount]]) -> frozenset[str]:
+    """Roles whose copies are told apart: from 2 to `MOST_COPIES` branches, and no micro-batch mixes them."""
+    branches: dict[str, set[str | None]] = {}
+    for role, branch in (key for each in counts for key in each):
+        branches.setdefault(role, set()).add(branch)
+    return frozenset(
+        role
+        for role, names in branches.items()
+        if None not in names and 2 <= len(names - {""}) <= MOST_COPIES
+    )
+
+
+def part_of(batch: MicroBatch, told_apart: Collection[str]) -> Part | None:
+    """The part that a micro-batch is of: its role, and its branch where copies are told apart; None for the
+    filler."""
+    if not batch.keys:
+        return None
+    role = batch.roles[0] or ""
+    return role, batch.branches[0] if role in told_apart else ""
+
+
+def _added(
+    of_ranks: Iterable[Mapping[tuple[str, str | None], PartCount]], told_apart: Collection[str]
+) -> dict[Part, PartCount]:
+    """The counts of all ranks, in the order of the parts' names: the same on every rank."""
+    total: dict[Part, PartCount] = {}
+    for counts in of_ranks:
+        for (role, branch), count in counts.items():
+            part = (role, branch or "") if role in told_apart else (role, "")
+            total[part] = total.get(part, PartCount()) + count
+    return dict(sorted(total.items()))
+
+
+def _mixed(batches: Iterable[MicroBatch]) -> str | None:
+    """Why gradients can't be told apart by role: a micro-batch mixes them."""
+    for batch in batches:
+        if len(set(batch.roles)) > 1:
+            roles = ", ".join(sorted({str(role) for role in batch.roles}))
+            return (
+                f"a micro-batch mixes the roles {roles}, so their gradients can't be told apart; it was cut "
+                'without [measure]: make the partition anew, or set measure.gradients = "off"'
+            )
+    return None
 
 
 def has_signal(loss: LossSpec, batch: MicroBatch) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from stages.training.plan import NO_ROWS, NO_SIGNAL, MiniBatch
+from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport
 from stages.training.totals import Totals
 from stages.training.unit import Unit
@@ -20,6 +21,7 @@ def report_of(
     steps: list[dict[str, Any]],
     total: Totals,
     seconds: float,
+    roles: RoleMeasures,
 ) -> UpdateReport:
     """The report of an update that made `steps`; the unit is still at the version from before it.
 
@@ -56,6 +58,7 @@ def report_of(
         **counts,
         **total.measured(),
     }
+    role_rows, pair_rows = roles.tables(shared)
     return UpdateReport(
         model_id=unit.spec.model_id,
         iteration=iteration,
@@ -70,4 +73,6 @@ def report_of(
         block=block,
         update_id=update_id,
         measures=total.further(),
+        roles=role_rows,
+        pairs=pair_rows,
     )

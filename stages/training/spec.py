@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stages.tables.parquet import TableRef
+from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from workflows.errors import UsageError
@@ -44,6 +45,8 @@ class TrainerSpec:
     num_threads: int = 0  # per rank; 0 is the machine's cores divided by the ranks
     num_gpus: float = 0.0  # per rank; 0 trains on CPU with gloo
     seed: int = 0
+    measure: MeasureSpec = field(default_factory=MeasureSpec)  # of gradients by role
+    shaping: ShapingSpec = field(default_factory=ShapingSpec)  # of the gradient, before it is clipped
     init_timeout_seconds: float = 300.0
     update_timeout_seconds: float = 3600.0  # of one update or save; a rank that hangs longer ends the run
 
@@ -59,6 +62,9 @@ class TrainerSpec:
             "epochs must be 1 or more": self.epochs < 1,
             "compile must be false for an adapter: compiled layers would not see it": (
                 self.compile and self.adapter is not None
+            ),
+            'shaping by role (max_role_share, damp_copies) needs measure.gradients = "exact"': (
+                self.shaping.by_part and self.measure.gradients != "exact"
             ),
         }
         for problem, is_so in problems.items():
@@ -92,6 +98,8 @@ class UpdateReport:
     block: int = 0
     update_id: str = ""
     measures: dict[str, float] = field(default_factory=dict)  # what has no column: MEASURES of stages.update
+    roles: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_UPDATES`, where measured
+    pairs: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_PAIRS`
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from stages.tables.parquet import TableRef
 from stages.training.choice import choose_tokens
+from stages.training.gradients.parts import Part
 from stages.training.loss.batch import TokenBatch
 from stages.training.loss.kl import sampler_gap
 from stages.training.loss.loss import TokenSums, ValueSums, policy_loss, terms_of, token_weights, value_loss
 from stages.training.network.packing import MicroBatch
 from stages.training.plan import MiniBatch, plan_update
 from stages.training.report import report_of
+from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport, update_id_of
 from stages.training.totals import Totals
 from stages.training.unit import Unit
@@ -57,18 +60,19 @@ def run_update(
     started = time.perf_counter()
     unit.kl_scale = 1.0 if kl_scale is None else float(kl_scale.read(["scale"])["scale"][0].as_py())
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
-    steps, total = [], Totals()
+    steps, total, roles = [], Totals(), RoleMeasures(unit)
     if any(m.skipped is None for m in plan):
         if unit.spec.epochs * len(plan) > 1 or unit.spec.loss.chooses_tokens:
             _before_the_update(unit, plan)
         choose_tokens(unit, plan)
         for epoch in range(unit.spec.epochs):
             for mini_batch in plan:
-                row, step_total = _optimizer_step(unit, mini_batch, first=epoch == 0)
-                row["step"] = epoch * len(plan) + mini_batch.index
+                number = epoch * len(plan) + mini_batch.index
+                row, step_total = _optimizer_step(unit, mini_batch, number, roles, first=epoch == 0)
+                row["step"] = number
                 steps.append(row)
                 total.merge(step_total)
-    return report_of(unit, update_id, at, plan, excluded, steps, total, time.perf_counter() - started)
+    return report_of(unit, update_id, at, plan, excluded, steps, total, time.perf_counter() - started, roles)
 
 
 def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:
@@ -92,7 +96,9 @@ def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:
                     mini_batch.old_values.append(values)
 
 
-def _optimizer_step(unit: Unit, mini_batch: MiniBatch, *, first: bool) -> tuple[dict[str, Any], Totals]:
+def _optimizer_step(
+    unit: Unit, mini_batch: MiniBatch, number: int, roles: RoleMeasures, *, first: bool
+) -> tuple[dict[str, Any], Totals]:
     """Forward and backward over all micro-batches, then one step; the row of it and its totals.
 
     `first` says that no earlier step of this update saw these rows: the gap to the sampler is measured.
@@ -102,6 +108,7 @@ def _optimizer_step(unit: Unit, mini_batch: MiniBatch, *, first: bool) -> tuple[
     """
     started = time.perf_counter()
     total = Totals()
+    by_part = {part: Totals() for part in mini_batch.counts}
     row: dict[str, Any] = {
         "kind": "step",
         "num_rows": mini_batch.num_rows,
@@ -112,7 +119,8 @@ def _optimizer_step(unit: Unit, mini_batch: MiniBatch, *, first: bool) -> tuple[
     }
     if mini_batch.skipped is None:
         for index in range(len(mini_batch.micro_batches)):
-            _micro_batch(unit, mini_batch, index, total, first)
+            _micro_batch(unit, mini_batch, index, total, by_part, first)
+        roles.step(mini_batch, number, by_part)
         row["gradient_norm"] = _apply(unit, mini_batch)
         total = total.over_ranks(unit.device)
         total.add(denominator=mini_batch.denominator)
@@ -121,10 +129,19 @@ def _optimizer_step(unit: Unit, mini_batch: MiniBatch, *, first: bool) -> tuple[
     return row, total
 
 
-def _micro_batch(unit: Unit, mini_batch: MiniBatch, index: int, total: Totals, first: bool) -> None:
+def _micro_batch(
+    unit: Unit,
+    mini_batch: MiniBatch,
+    index: int,
+    total: Totals,
+    by_part: Mapping[Part, Totals],
+    first: bool,
+) -> None:
     """Forward and backward of one micro-batch, for the policy and for the critic."""
     batch, spec = mini_batch.micro_batches[index], unit.spec
     last = index == len(mini_batch.micro_batches) - 1
+    step_total, total = total, Totals()
+    reference = _drift_reference(unit, mini_batch, index) if first else None
     with torch.set_grad_enabled(not unit.warms_up):
         new, entropies, hidden = unit.network(batch, spec.loss.needs_entropy)
     # old logprobs come from the pass before the update (or the scores), or else are this very pass's
@@ -157,9 +174,31 @@ def _micro_batch(unit: Unit, mini_batch: MiniBatch, index: int, total: Totals, f
         else:
             loss = loss + unit.critic.spec.coefficient * of_values
     _refuse_broken(unit, mini_batch, batch, loss)
+    if unit.parts is not None:
+        unit.parts.begin(mini_batch.parts[index])
     if not unit.warms_up:
         unit.network.backward(loss, last=last)
+    step_total.merge(total)
+    if unit.parts is not None and (part := mini_batch.parts[index]) is not None:
+        total.add_by_role(new.detach(), reference, batch.mask)
+        by_part[part].merge(total)
     unit.count(batch)
+
+
+def _drift_reference(unit: Unit, mini_batch: MiniBatch, index: int) -> Tensor | None:
+    """The reference's logprobs for the first micro-batch of a role in the update, where drift is measured.
+
+    Before the policy's forward pass: of adapters on one base, the newest forward pass decides which is on.
+    """
+    parts = mini_batch.parts
+    if unit.parts is None or not unit.spec.measure.drift or mini_batch.index or parts[index] is None:
+        return None
+    roles = [part[0] for part in parts[:index] if part is not None]
+    batch, part = mini_batch.micro_batches[index], parts[index]
+    if batch.reference_logprobs is not None or part is None or part[0] in roles:
+        return None
+    with torch.no_grad():
+        return unit.reference(batch)
 
 
 def _policy_sums(

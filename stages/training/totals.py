@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rewards.credit.moments import Moments
-from stages.training.loss.kl import SamplerGap
+from stages.training.loss.kl import SamplerGap, clamped_log_ratio, k3, masked_sum
 from stages.training.loss.loss import TokenSums, ValueSums, explained_variance
 
 # A measured thing, and the sum that it is divided by.
@@ -27,9 +27,12 @@ _MEANS: Final = {
     "importance_masked": "importance_tokens",
     "sampler_gap_mean": "gap_tokens",
     "sampler_kl": "gap_tokens",
+    "sampled_entropy": "sampled_tokens",
+    "drift": "drift_tokens",
 }
 # Measured like these, and no columns of `UPDATES`: an update's report and manifest have them.
 _FURTHER: Final = {"covariance_fraction": "chosen_tokens"}
+_BY_ROLE: Final = ("sampled_entropy", "drift")  # measured for tables by role alone
 _MOMENTS: Final = ("returns", "errors")
 _MAXIMA: Final = {
     "importance_ratio_max": "tokens",
@@ -100,6 +103,22 @@ class Totals:
             sampler_gap_max=gap.maximum,
         )
 
+    def add_by_role(self, new_logprobs: Tensor, reference: Tensor | None, mask: Tensor) -> None:
+        """What tables by role have besides: the entropy of sampled tokens, and the KL to a reference.
+
+        Args:
+            new_logprobs: (N,) of the current policy.
+            reference: (N,) of the reference, where it was asked for this.
+            mask: (N,) bool.
+        """
+        self.add(
+            sampled_entropy=-masked_sum(new_logprobs.double(), mask),
+            sampled_tokens=mask.sum(dtype=torch.float64),
+        )
+        if reference is not None:
+            gap = clamped_log_ratio(reference, new_logprobs).double()
+            self.add(drift=masked_sum(k3(gap), mask), drift_tokens=mask.sum(dtype=torch.float64))
+
     def merge(self, other: Totals) -> None:
         self.add(**other.sums, **other.maxima)
         self._add_moments(other.moments)
@@ -129,8 +148,15 @@ class Totals:
         """The measured columns of an `UPDATES` row; null where there was nothing to measure."""
         sums = self.sums
         columns: dict[str, Any] = {
-            name: sums[name] / sums[count] if sums[count] else None for name, count in _MEANS.items()
+            name: sums[name] / sums[count] if sums[count] else None
+            for name, count in _MEANS.items()
+            if name not in _BY_ROLE
         }
         columns |= {name: self.maxima[name] if sums[count] else None for name, count in _MAXIMA.items()}
         columns["explained_variance"] = explained_variance(self.moments["returns"], self.moments["errors"])
         return columns
+
+    def measured_by_role(self) -> dict[str, Any]:
+        """The measures that only tables by role have; null where there was nothing to measure."""
+        sums = self.sums
+        return {name: sums[name] / sums[_MEANS[name]] if sums[_MEANS[name]] else None for name in _BY_ROLE}

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.training.gradients.held import CoherenceDamping
+from stages.training.gradients.parts import PartGradients
 from stages.training.loss.spec import LossSpec
 from stages.training.network.adapted import AdaptedPolicy, Base, adapted_policy
 from stages.training.network.critic import Critic, load_critic
@@ -52,6 +54,14 @@ class Unit:
             self.policy = Policy(model).to(device)
         self.vocabulary = int(model.get_input_embeddings().num_embeddings)
         self.network = Network(spec, self.policy, self.policy.parameters())
+        self.parts: PartGradients | None = None
+        if spec.measure.is_on:
+            self.parts = PartGradients(
+                self.policy.parameters(), spec.measure, seed=spec.seed, ranks=spec.ranks
+            )
+        self.damping: CoherenceDamping | None = None
+        if spec.shaping.coherence_damping:
+            self.damping = CoherenceDamping(spec.shaping.coherence_damping, spec.shaping.coherence_window)
         self.critic: Critic | None = None
         if spec.critic is not None:
             self.critic = load_critic(spec, self.policy.width, device)
@@ -95,7 +105,21 @@ class Unit:
         rows, tokens = self.trained
         self.trained = (rows + len(batch.keys), tokens + batch.num_forward_tokens)
 
+    def gradient_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of gradients: running means; {} where the unit has none."""
+        parts = {"parts": self.parts.state()} if self.parts is not None else {}
+        return parts | ({"damping": self.damping.state()} if self.damping is not None else {})
+
+    def restore_gradients(self, state: dict[str, Any]) -> None:
+        """Go on with the running means of a checkpoint, as far as it has those that the unit has."""
+        if self.parts is not None and "parts" in state:
+            self.parts.restore(state["parts"])
+        if self.damping is not None and "damping" in state:
+            self.damping.restore(state["damping"], self.device)
+
     def close(self) -> None:
+        if self.parts is not None:
+            self.parts.close()
         self.network.close()
         if self.critic is not None:
             self.critic.close()

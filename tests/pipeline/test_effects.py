@@ -14,7 +14,13 @@ from pipeline.settings.effects import ACTS_UNDER
 from pipeline.settings.page import parts
 from pipeline.settings.reading import parse_settings
 from pipeline.settings.schema import EvaluateSection, RolloutSection, SharingSection
-from pipeline.settings.training import AdvantageSection, CreditSection, CriticSection, PpoSection
+from pipeline.settings.training import (
+    AdvantageSection,
+    CreditSection,
+    CriticSection,
+    MeasureSection,
+    PpoSection,
+)
 from tests.support.merging import merged
 from workflows.errors import UsageError
 
@@ -28,13 +34,14 @@ SECTIONS: dict[str, type] = {
     "sharing": SharingSection,
     "evaluate": EvaluateSection,
     "rollout": RolloutSection,
+    "measure": MeasureSection,
 }
 # Keys that act whatever the others are. A new key goes here or into the table.
 ACTIVE: dict[str, set[str]] = {
     "ppo": {
         *("learning_rate", "schedule", "warmup_updates", "loss", "normalisation", "entropy_coefficient"),
         *("kl_coefficient", "importance", "epochs", "mini_batches", "micro_batch_tokens", "gradient_clip"),
-        *("weight_decay", "betas", "eps"),
+        *("weight_decay", "betas", "eps", "coherence_damping"),
     },
     "critic": set(),
     "advantage": {"use", "whiten"},
@@ -49,7 +56,9 @@ ACTIVE: dict[str, set[str]] = {
         *("call_timeout_seconds", "tool_timeout_seconds", "episode_timeout_seconds", "call_attempts"),
         "max_failed_share",
     },
+    "measure": {"gradients"},
 }
+EXACT = {"measure": {"gradients": "exact"}}
 GAE = {"advantage": {"use": "gae"}, "critic": {"kind": "head"}}
 MODEL = {"advantage": {"use": "gae"}, "critic": {"kind": "model"}}
 # by key: a value that is not its default, settings where it does not act, and settings where it acts
@@ -80,6 +89,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "ppo.importance_cap": (3.0, {}, {"ppo": {"importance": "masked"}}),
     "ppo.importance_floor": (0.5, {"ppo": {"importance": "truncated"}}, {"ppo": {"importance": "masked"}}),
     "models.team.reference": ("tiny-scripted", {}, {"ppo": {"kl_coefficient": 0.1}}),
+    "ppo.coherence_window": (8, {}, {"ppo": {"coherence_damping": 0.1}}),
+    "ppo.max_role_share": (0.6, {"measure": {"gradients": "estimate"}}, EXACT),
+    "ppo.damp_copies": (True, {}, EXACT),
+    "measure.window": (8, {}, EXACT),
+    "measure.drift": (True, merged(EXACT, {"ppo": {"kl_coefficient": 0.1}}), EXACT),
     "advantage.gamma": (0.9, {}, {"ppo": {"kl_in": "reward", "kl_coefficient": 0.1}}),
     "advantage.lam": (0.9, {}, GAE),
     "advantage.turn_gamma": (0.9, {}, GAE),
@@ -134,6 +148,12 @@ def test_a_key_is_refused_where_it_does_not_act_and_taken_where_it_acts(scripted
         plan(scripted, merged(idle, setting(key, value)))
     assert key.rpartition(".")[2] in str(refused.value) or "critic" in str(refused.value)
     plan(scripted, merged(acting, setting(key, value)))
+
+
+def test_a_cap_on_shares_is_refused_where_every_role_has_a_model_of_its_own(scripted: Raw) -> None:
+    capped = merged(EXACT, {"ppo": {"max_role_share": 0.6}, "sharing": {"regime": "separate"}})
+    with pytest.raises(UsageError, match=r"max_role_share = 0\.6 has no effect with roles of the model = 1"):
+        plan(scripted, capped)
 
 
 @pytest.mark.parametrize(

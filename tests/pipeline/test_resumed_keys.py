@@ -53,6 +53,10 @@ PPO: dict[str, tuple[Any, dict[str, Any]]] = {  # another value, and other keys 
     "weight_decay": (0.5, {}),
     "betas": ([0.5, 0.9], {}),
     "eps": (1e-3, {}),
+    "coherence_damping": (0.3, {}),
+    "coherence_window": (8, {"coherence_damping": 0.3}),
+    "max_role_share": (0.6, {}),
+    "damp_copies": (True, {}),
 }
 TRAINER: dict[str, Any] = {
     "ranks": 2,
@@ -111,8 +115,9 @@ def test_the_tables_have_all_keys() -> None:
 @pytest.mark.parametrize("key", PPO)
 def test_every_key_of_ppo_acts_after_a_resume(key: str, scripted: Settings) -> None:
     value, others = PPO[key]
-    before = planned(scripted(ppo=others))
-    after = planned(scripted(ppo=others | {key: value}))
+    exact = {"gradients": "exact"}
+    before = planned(scripted(ppo=others, measure=exact))
+    after = planned(scripted(ppo=others | {key: value}, measure=exact))
     assert made(after) != made(before)
     assert foreign(manifest_of(before), after.trainer_specs["team"], 1) is None
 

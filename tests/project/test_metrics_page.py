@@ -22,7 +22,15 @@ from stages.tables.parquet import TableRef, TableSink
 from stages.update import MEASURES
 from tests.pipeline.test_metrics import SEPARATE, tool_turn, two_groups, with_sources
 from tests.support.tables import named_values
-from workflows.trajectory import CREDIT, PARTITION, TURNS, UPDATES, rows_to_table
+from workflows.trajectory import (
+    CREDIT,
+    PARTITION,
+    ROLE_PAIRS,
+    ROLE_UPDATES,
+    TURNS,
+    UPDATES,
+    rows_to_table,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
 
@@ -78,6 +86,12 @@ def everything(folder: Path) -> dict[str, float]:
         "decision": "accepted",
     }
     tables["updates/plan"] = one_part(folder, "updates/plan", UPDATES, [update])
+    for name, schema in (("role_updates", ROLE_UPDATES), ("role_pairs", ROLE_PAIRS)):
+        full = {f.name: 1 if "int" in str(f.type) else 1.0 for f in schema if f.type != "string"}
+        of_role = full | {"kind": "summary", "role": "plan", "branch": None}
+        rows = [of_role, of_role | {"role": None}] if name == "role_updates" else []
+        rows = rows or [of_role | {"other_role": "answer", "other_branch": None}]
+        tables[f"{name}/plan"] = one_part(folder, f"{name}/plan", schema, rows)
     tables["partition/plan"] = one_part(folder, "partition/plan", PARTITION, [{"role": "plan"}])
     accounts = [Account("credit to partition", "turn", 4, 3, {"infra_error": 1})]
     metrics = iteration_metrics(tables, accounts, {"rollout": 1.0, "update/plan": 1.0})
@@ -87,7 +101,8 @@ def everything(folder: Path) -> dict[str, float]:
     stages["advantage"]["kl_coefficient/plan"] = 0.1
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
-    return metrics | measured_by_stages(stages) | cost | evaluation(metrics) | replayed(folder)
+    played = {name: value for name, value in metrics.items() if "/gradient_" not in name}
+    return metrics | measured_by_stages(stages) | cost | evaluation(played) | replayed(folder)
 
 
 def replayed(folder: Path) -> dict[str, float]:

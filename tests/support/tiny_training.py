@@ -29,6 +29,7 @@ def partition(
     advantages=None,
     roles="r",
     model_id="m",
+    branches=None,
 ):
     """Six rows of different lengths, placed as told, as a stored table of two parts; some share prompts."""
     advantages = advantages or [1.0, -0.5, 0.25, -2.0, 0.0, 1.5]
@@ -42,6 +43,8 @@ def partition(
             "mini_batch": mini[i] if mini else 0,
             "micro_batch": cut[i],
             "role": roles[i % len(roles)],
+            "branch": branches[i] if branches else "",
+            "reward": float(i),
             "prompt_token_ids": [(7 * PROMPTS[i] + k) % 250 for k in range(3 + 2 * PROMPTS[i])],
             "response_token_ids": responses()[i],
             "behaviour_logprobs": [-5.0] * (2 + i % 4),

@@ -103,6 +103,8 @@ def deepspeed_config(spec: TrainerSpec) -> dict[str, Any]:
         config["bf16"] = {"enabled": True, "check_grad_overflow": True}
         if spec.zero_stage:  # gradients of many micro-batches add up in fp32
             config["data_types"] = {"grad_accum_dtype": "fp32"}
+            # and are averaged over ranks so: DeepSpeed would round the sum to bf16 first, of one rank too
+            config["communication_data_type"] = "fp32"
             # each gradient as soon as it is there, still warm in the cache, instead of all at the end
             config["bf16"]["immediate_grad_update"] = True
     return config

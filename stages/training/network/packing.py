@@ -39,6 +39,8 @@ COLUMNS: Final = (
     "behaviour_logprobs",
     "temperature",
     "advantage",
+    "branch",
+    "reward",
 )
 # What it may read besides, from `token_advantages` and `scores`: a list for each row, or null.
 ADVANTAGE_COLUMNS: Final = ("advantages", "returns", "importance_weights")
@@ -59,6 +61,8 @@ class MicroBatch:
     temperatures: Tensor  # (N,) float32
     roles: tuple[str | None, ...]  # of the rows
     keys: tuple[tuple[str, int], ...]  # (episode_id, turn_index) of the rows; none for the filler
+    branches: tuple[str, ...]  # of the rows; empty where a row is of none
+    rewards: tuple[float | None, ...]  # of the rows
     num_forward_tokens: int  # prompt and response tokens, what is shared counted for every row
     position_ids: Tensor | None = None  # (1, L) int64, of a packed row
     layout: Layout | None = None  # of a packed row; None is padded
@@ -91,6 +95,8 @@ def empty_micro_batch(packed: bool) -> MicroBatch:
         temperatures=torch.ones(1),
         roles=(None,),
         keys=(),
+        branches=(),
+        rewards=(),
         num_forward_tokens=0,
         position_ids=torch.zeros((1, 1), dtype=torch.int64) if packed else None,
         layout=layout_of([Segment(0, 1, 1)]) if packed else None,
@@ -182,6 +188,8 @@ def pack(rows: pa.Table, packed: bool) -> MicroBatch:
         temperatures=per_token("temperature"),
         roles=tuple(row["role"] for row in kept),
         keys=tuple((row["episode_id"], row["turn_index"]) for row in kept),
+        branches=tuple(row.get("branch") or "" for row in kept),
+        rewards=tuple(row.get("reward") for row in kept),
         num_forward_tokens=sum(len(r["prompt_token_ids"]) + len(r["response_token_ids"]) for r in kept),
         **{column: flat(column) for column in optional if column in rows.column_names},
     )
