@@ -151,8 +151,8 @@ class MeasureSection(Section):
     """What updates measure of each role, in the tables role_updates and role_pairs, and in metrics."""
 
     gradients: Detail = "off"
-    """Measure gradients by role: exact (the memory of a gradient for each role), estimate (a fixed random
-    projection) or off. Forward passes then never mix roles, or parallel copies of one."""
+    """Measure gradients by role, in forward passes that never mix roles or parallel copies of one: exact (the
+    memory of a gradient for each), estimate (a fixed random projection) or off."""
     window: Positive = 32
     """Optimizer steps of the running mean that the gradient of a role is compared with."""
     drift: bool = False

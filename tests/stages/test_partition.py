@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.batching import PASS_TOKENS, PLAN_COLUMNS, plan_batches, prefix_names
-from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, write_part
+from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, with_parts, write_part
 from stages.tables.parquet import TableSink
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURNS, rows_to_table
@@ -64,6 +64,30 @@ def test_no_forward_pass_is_over_budget_unless_one_row_is(lengths, cut) -> None:
     for batch in plan_batches(frame_of(lengths), **cut).partition_by(*PLAN_COLUMNS):
         padded = batch.height * batch["num_tokens"].max()
         assert padded <= cut["micro_batch_tokens"] or batch.height == 1
+
+
+@law
+@given(LENGTHS, CUT, st.booleans())
+def test_no_forward_pass_mixes_parts_that_are_told_apart(lengths, cut, shared) -> None:
+    rows = frame_of(lengths).with_row_index().with_columns(part=(pl.col("index") % 3).cast(pl.String))
+    rows = rows.with_columns(prompt=pl.lit("p"), prefix=pl.lit(b"12345678" * 2))  # all begin alike
+    apart = plan_batches(rows, **cut, shared_prefix=shared, apart=True)
+    placed = apart.join(rows.select("episode_id", "turn_index", "part"), on=["episode_id", "turn_index"])
+    for batch in placed.partition_by(*PLAN_COLUMNS):
+        assert batch["part"].n_unique() == 1
+    mixed = plan_batches(rows, **cut, shared_prefix=shared)
+    keys = ["episode_id", "turn_index", "mini_batch"]
+    assert apart.select(keys).sort(keys).equals(mixed.select(keys).sort(keys))  # the same optimizer steps
+
+
+def test_parts_are_roles_and_the_branches_of_a_role_that_has_a_few() -> None:
+    names = [("a", ""), ("b", "0"), ("b", "1"), ("c", "0"), *(("d", str(k)) for k in range(9)), ("b", "0")]
+    parts = with_parts(pl.DataFrame(names, schema=["role", "branch"], orient="row"))["part"].to_list()
+    assert parts[0] == "a\0"
+    assert parts[1:3] == ["b\x000", "b\x001"]
+    assert parts[3] == "c\0"  # a single branch is no copy
+    assert set(parts[4:13]) == {"d\0"}  # more than can be told apart
+    assert parts[13] == parts[1]
 
 
 @law

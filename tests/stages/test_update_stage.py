@@ -3,10 +3,12 @@
 import os
 from dataclasses import dataclass, field
 
+import pyarrow.compute as pc
 import pytest
 
 from stages.base import Context
 from stages.tables.parquet import TableSink
+from stages.training.gradients.spec import MeasureSpec
 from stages.training.group import TrainerGroup
 from stages.training.spec import TrainerSpec, UpdateReport
 from stages.update import UpdateStage, account_of
@@ -76,8 +78,10 @@ def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_
     from stages.weights.checkpoints import weights_hash
     from stages.weights.resolve import resolve_checkpoint
 
-    spec = TrainerSpec("m", "base", resolve_checkpoint("tiny"), precision="fp32", num_threads=1)
-    stage = UpdateStage(MODEL)
+    spec = TrainerSpec(
+        "m", "base", resolve_checkpoint("tiny"), precision="fp32", num_threads=1, measure=MeasureSpec("exact")
+    )
+    stage = UpdateStage(MODEL, by_role=True)
     fleet = OneTrainer(TrainerGroup.start(spec, version=0), str(tmp_path))
 
     def run(iteration, version, advantages):
@@ -87,8 +91,10 @@ def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_
         }
         ref = partition(tmp_path / f"p{iteration}", version=version, advantages=advantages)
         result = stage.run({"partition/m": ref}, outputs, Context(iteration, fleet=fleet))
-        (account,) = result.accounts
+        account, of_roles = result.accounts
         account.check()
+        of_roles.check()
+        assert of_roles.rows_out == account.rows_out
         return (
             account,
             result,
@@ -107,6 +113,10 @@ def test_an_update_leaves_its_tables_checkpoint_and_account_or_says_why_not(ray_
     assert (account.rows_out, account.excluded) == (4, {"no response": 1})
     assert tables["updates/m"]["kind"].to_pylist() == ["step", "summary"]
     assert tables["updates/m"]["num_tokens"].to_pylist() == [8, 8]
+    whole, role = tables["role_updates/m"].filter(pc.field("kind") == "summary").to_pylist()
+    assert (whole["role"], role["num_rows"], role["num_tokens"], role["method"]) == (None, 4, 8, "exact")
+    assert role["gradient_norm"] == pytest.approx(result.metrics["gradient_norm"], rel=1e-5)
+    assert tables["role_pairs/m"].num_rows == 0
     (entry,) = tables["models/m"].to_pylist()
     (weights,) = fleet.announced
     assert (entry["version"], entry["parent_version"], entry["uri"]) == (1, 0, weights.uri)
