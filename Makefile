@@ -40,6 +40,11 @@ browser:
 	@$(BIN)/python -c 'import torch; print("torch", torch.__version__, "(CPU build)" if torch.version.cuda is None else "brought CUDA libraries: it runs, but it is larger than this lock needs; see README, Install")'
 	touch $@
 
+# Search by meaning: what its tests and whoever uses it need, and nothing else does.
+.venv/retrieval: requirements/retrieval.txt requirements/install.py | setup
+	$(BIN)/python requirements/install.py requirements/retrieval.txt
+	touch $@
+
 model: setup
 	@$(BIN)/python -m stages.weights prepare $(DEFAULT_MODEL)
 
@@ -59,10 +64,10 @@ test: ready
 test-all: ready
 	$(PYTEST)
 
-ready: setup
+ready: setup .venv/retrieval
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 lint model browser
 
-test-fast: lint
+test-fast: lint .venv/retrieval
 	$(BIN)/python -m pytest -m 'not slow'
 
 bench: model .bench-site/.installed

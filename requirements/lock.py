@@ -12,6 +12,7 @@ from pathlib import Path
 
 LOCK = Path(__file__).with_name("cpu.txt")
 LEFT_OUT = {"pip", "uv", "cadre-rl", "torchvision", "torchaudio", "torchcodec"}
+EXTRA = Path(__file__).with_name("retrieval.txt")  # has a lock of its own
 HEAD = """\
 # Exact versions for a CPU machine (Linux x86_64, Python 3.11). Install with --no-deps: vLLM's
 # torchvision, torchaudio and torchcodec, as published, break transformers beside a CPU torch and
@@ -27,10 +28,11 @@ def main() -> None:
         capture_output=True,
         text=True,
     ).stdout
+    extra = {line.partition("==")[0].lower() for line in EXTRA.read_text().splitlines()}
     pins = []
     for line in frozen.splitlines():
         name, separator, version = line.partition("==")
-        if separator and name.lower() not in LEFT_OUT:
+        if separator and name.lower() not in LEFT_OUT | extra:
             pins.append(f"{name}=={version.partition('+')[0]}")
     LOCK.write_text(HEAD + "\n".join(sorted(pins, key=str.lower)) + "\n")
 

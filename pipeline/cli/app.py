@@ -19,6 +19,7 @@ from pipeline.cli.demonstrations import demonstrations
 from pipeline.cli.evaluate import evaluate
 from pipeline.cli.export import export
 from pipeline.cli.grade import grade
+from pipeline.cli.index import index
 from pipeline.cli.init import init
 from pipeline.cli.iteration import iteration
 from pipeline.cli.replay import replay
@@ -35,7 +36,7 @@ from workflows.errors import CadreError, UsageError
 
 VERBS: Final[tuple[Callable[..., None], ...]] = (
     *(check, compare, export, show, report, runs, init, ui),
-    *(serve_retriever, grade, demonstrations),
+    *(index, serve_retriever, grade, demonstrations),
 )
 # `run iteration`, `run train`, …
 RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.retrieval_servers import ask, pool, run
 from workflows.errors import UsageError
+from workflows.tools.retriever import Bm25Retriever
 from workflows.tools.serve_corpus import serve
 
 QUERIES = ["capital of Albania", "", "zzz", "Fe", "  ", "capital of Albania", "symbol of iron"]
@@ -95,4 +96,4 @@ def test_the_command_serves_and_ends_cleanly_on_a_signal(facts_index):
 )
 def test_what_can_not_be_served_is_refused_with_one_message(corpus, host, says):
     with pytest.raises(UsageError, match=says):
-        serve(corpus, host, 0, lambda line: None)
+        serve(Bm25Retriever(corpus), corpus, host, 0, lambda line: None)

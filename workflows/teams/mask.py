@@ -19,7 +19,7 @@ steps by ids that no prompt shows; here it does, and they are shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflows.graph import ControlStep, Edge, LlmStep, ToolStep, Workflow
@@ -36,6 +36,7 @@ def build(
     top_k: int = 5,
     max_rounds: int = 3,
     stop_on_search_end: bool = True,
+    search: Mapping[str, Any] | None = None,
 ) -> Workflow:
     """The workflow over one corpus.
 
@@ -46,6 +47,7 @@ def build(
         max_rounds: of search; there is one more answer than that.
         stop_on_search_end: whether the searcher's `<end>` stops the team. If not, the question itself is
             looked up in that round.
+        search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
@@ -98,7 +100,7 @@ def build(
             Edge("summarise", "update"),
             Edge("update", "knowledge", limit=max_rounds),
         ],
-        tools={"retriever": make_retriever(corpus, urls)},
+        tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
 

@@ -12,7 +12,8 @@ nothing has no reader; a reader whose reply breaks its format has said what its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workflows.graph import Edge, LlmStep, Source, Step, ToolStep, Workflow
 from workflows.parsers import Tag
@@ -42,6 +43,7 @@ def build(
     top_k: int = 4,
     readers: bool = True,
     max_sub_questions: int = 3,
+    search: Mapping[str, Any] | None = None,
 ) -> Workflow:
     """The workflow over one corpus.
 
@@ -51,6 +53,7 @@ def build(
         top_k: passages for each sub-question.
         readers: a reader for each sub-question; without, the answerer sees the passages themselves.
         max_sub_questions: more than these are dropped.
+        search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
@@ -84,7 +87,7 @@ def build(
         ],
         steps=steps,
         edges=edges,
-        tools={"retriever": make_retriever(corpus, urls)},
+        tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
 

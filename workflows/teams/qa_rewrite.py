@@ -8,7 +8,8 @@ the retriever refuses or finds nothing there is nothing to select, and the answe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workflows.graph import Edge, LlmStep, ToolStep, Workflow
 from workflows.parsers import Tag
@@ -19,13 +20,19 @@ from workflows.teams.qa_roles import AUTHOR, DRACULA, EMMA, WHEN_EMMA, WHO_WROTE
 from workflows.tools.retriever import make_retriever
 
 
-def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 5) -> Workflow:
+def build(
+    corpus: str = "facts",
+    urls: Sequence[str] = (),
+    top_k: int = 5,
+    search: Mapping[str, Any] | None = None,
+) -> Workflow:
     """The workflow over one corpus.
 
     Args:
         corpus: of the BM25 retriever: a built-in name, or a path of passages.
         urls: retrieval servers to ask instead.
         top_k: passages for the query.
+        search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
@@ -50,7 +57,7 @@ def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 5) -> Wo
             Edge("retrieve", "answer"),
             Edge("select", "answer"),
         ],
-        tools={"retriever": make_retriever(corpus, urls)},
+        tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
 

@@ -23,7 +23,13 @@ from workflows.teams.qa_roles import AUTHOR, DRACULA, EMMA, WHO_WROTE, braced
 from workflows.tools.retriever import make_retriever
 
 
-def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 10, top_k_again: int = 6) -> Workflow:
+def build(
+    corpus: str = "facts",
+    urls: Sequence[str] = (),
+    top_k: int = 10,
+    top_k_again: int = 6,
+    search: Mapping[str, Any] | None = None,
+) -> Workflow:
     """The workflow over one corpus.
 
     Args:
@@ -31,6 +37,7 @@ def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 10, top_
         urls: retrieval servers to ask instead.
         top_k: passages to choose from.
         top_k_again: passages of the second retrieval, all of which are summed up.
+        search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
@@ -58,7 +65,7 @@ def build(corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 10, top_
             Edge("retrieve_again", "answer"),
             Edge("summarise", "answer"),
         ],
-        tools={"retriever": make_retriever(corpus, urls)},
+        tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
 

@@ -11,7 +11,8 @@ shown to the answerer as it stands.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workflows.graph import Edge, LlmStep, ToolStep, Workflow
 from workflows.parsers import JsonKey
@@ -24,7 +25,11 @@ from workflows.tools.retriever import make_retriever
 
 
 def build(
-    corpus: str = "facts", urls: Sequence[str] = (), top_k: int = 5, max_sub_questions: int = 5
+    corpus: str = "facts",
+    urls: Sequence[str] = (),
+    top_k: int = 5,
+    max_sub_questions: int = 5,
+    search: Mapping[str, Any] | None = None,
 ) -> Workflow:
     """The workflow over one corpus.
 
@@ -33,6 +38,7 @@ def build(
         urls: retrieval servers to ask instead.
         top_k: passages for each sub-question.
         max_sub_questions: more than these are dropped, and more sub-answers too.
+        search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
@@ -62,7 +68,7 @@ def build(
             Edge("decompose", "answer"),
             Edge("summarise", "answer"),
         ],
-        tools={"retriever": make_retriever(corpus, urls)},
+        tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
 

@@ -1,47 +1,39 @@
-"""Retrieval by BM25 over a corpus of short passages.
+"""The retriever of a workflow: BM25 over a corpus in memory, or whatever its options name instead.
 
-Scores are those of the `bm25s` library (Lucene's variant of Okapi BM25, arXiv:2407.03618). Title
-and text are one field. A word is a run of letters and digits, case folded and stemmed; there is no
-list of stop words, because the rarity of a word already weighs it in every language.
-
-Left out: phrases, fields with weights of their own, and an index on disk.
+In memory is for corpora of up to some hundred thousand passages: each player builds the index anew and has
+its own. Larger ones are built once into files, which all players of a node share (`workflows.tools.index`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
-import unicodedata
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from workflows.data import shipped_file
-from workflows.data.rows import READ_ROWS, Broken, read_rows
+from workflows.data.rows import READ_ROWS
 from workflows.errors import DataError, WorkflowError, did_you_mean
 from workflows.hooks import ToolHooks
-from workflows.tools.retriever_protocol import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, checked_top_k, query_of
-from workflows.trajectory import clean_text
+from workflows.tools.bm25 import Bm25Index, Bm25Options, field_of, order_of, scores_of, stemmer_of, words_of
+from workflows.tools.corpus import checked_rows, empty, read_corpus
+from workflows.tools.retriever_protocol import DEFAULT_TOP_K, checked_top_k, query_of
 
 if TYPE_CHECKING:
+    from workflows.tools.index.search import IndexRetriever
     from workflows.tools.retriever_http import HttpRetriever
 
-_PASSAGES: Final = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 # A search of fewer passages takes less than handing it to a thread and back.
 _INLINE_PASSAGES: Final = 50_000
-_WORD: Final = re.compile(r"\w+")
 
 
 class Bm25Retriever(ToolHooks):
     """A tool: `{"query": str, "top_k": int}` to `{"documents": [{"id", "title", "text", "score"}]}`.
 
-    Documents come best first; equal scores keep the order of the corpus. There are at most `top_k`,
+    Documents come best first; equal scores are in the order of their ids. There are at most `top_k`,
     and only passages that share a word with the query, so a query of unknown words finds none.
 
     The index is built once, at `start` or at the first use, in a thread. A pickled retriever carries
@@ -66,14 +58,12 @@ class Bm25Retriever(ToolHooks):
     def __init__(
         self, corpus: str = "facts", *, k1: float = 1.5, b: float = 0.75, stemmer: str | None = "english"
     ) -> None:
-        if not k1 >= 0 or not 0 <= b <= 1:
-            raise WorkflowError(f"BM25 needs k1 of at least 0 and b from 0 to 1; got k1={k1}, b={b}")
-        _stemmer(stemmer)
+        self._options = Bm25Options(k1, b, stemmer)
         self.corpus = corpus
         self.k1 = k1
         self.b = b
         self.stemmer = stemmer
-        self._index: _Index | None = None
+        self._index: tuple[pa.Table, Bm25Index] | None = None
         self._building = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,8 +75,8 @@ class Bm25Retriever(ToolHooks):
         Raises:
             DataError: the corpus can't be read as declared.
         """
-        if next(_checked(self.corpus), None) is None:
-            raise _empty(self.corpus)
+        if next(checked_rows(self.corpus), None) is None:
+            raise empty(self.corpus)
 
     async def start(self) -> None:
         """Read the corpus and build the index, without holding up the event loop."""
@@ -96,7 +86,7 @@ class Bm25Retriever(ToolHooks):
     @property
     def num_passages(self) -> int:
         """How many passages the index has; builds it if need be."""
-        return self._ready().num_passages
+        return int(self._ready()[0].num_rows)
 
     async def __call__(self, request: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Search for one query; `top_k` is 4 where the request has none.
@@ -107,7 +97,7 @@ class Bm25Retriever(ToolHooks):
         """
         query, top_k = query_of(request)
         await self.start()
-        if self._ready().num_passages <= _INLINE_PASSAGES:
+        if self.num_passages <= _INLINE_PASSAGES:
             return {"documents": self.search([query], top_k)[0]}
         documents = await asyncio.to_thread(self.search, [query], top_k)
         return {"documents": documents[0]}
@@ -119,157 +109,98 @@ class Bm25Retriever(ToolHooks):
             WorkflowError: `top_k` is not a whole number of at least 1.
         """
         checked_top_k(top_k)
-        index = self._ready()
-        return [index.search(query, top_k) for query in queries]
+        passages, index = self._ready()
+        return [_documents(passages, index.best(query, top_k)) for query in queries]
 
-    def _ready(self) -> _Index:
+    def _ready(self) -> tuple[pa.Table, Bm25Index]:
         with self._building:  # the first of several episodes builds, the others wait
             if self._index is None:
-                self._index = _Index.build(self)
+                passages = read_corpus(self.corpus)
+                self._index = passages, _built(self.corpus, passages, self._options)
             return self._index
+
+
+def _built(corpus: str, passages: pa.Table, options: Bm25Options) -> Bm25Index:
+    stem = stemmer_of(options.stemmer)
+    vocabulary: dict[str, int] = {}
+    ids = []
+    for batch in passages.to_batches(max_chunksize=READ_ROWS):
+        for passage in batch.to_pylist():
+            words = words_of(field_of(passage), stem)
+            # 4 bytes a word: lists of a million passages would not fit
+            ids.append(array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words]))
+    if not vocabulary:
+        raise DataError(f"corpus {corpus!r}: no passage has a word in it")
+    scores = scores_of(ids, vocabulary, options)
+    return Bm25Index(scores, vocabulary.get, order_of(passages.column("id")), stem)
+
+
+def _documents(passages: pa.Table, hits: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+    rows = passages.take(pa.array([number for number, _ in hits], pa.int64())).to_pylist()
+    return [{**row, "score": score} for row, (_, score) in zip(rows, hits, strict=True)]
+
+
+# Options of `search`, by what looks the query up.
+_IN_MEMORY: Final = ("k1", "b", "stemmer")
+_SERVERS: Final = ("timeout_seconds", "attempts", "backoff_seconds")
+_FILES: Final = ("index", "kind", "model", "depth", "rank_constant", "identity")
 
 
 def make_retriever(
     corpus: str = "facts",
     urls: Sequence[str] = (),
-    *,
-    timeout_seconds: float = 10.0,
-    attempts: int = 5,
-) -> Bm25Retriever | HttpRetriever:
-    """The retriever of a workflow's options: a pool of servers where `urls` names some, else BM25 here.
+    search: Mapping[str, Any] | None = None,
+) -> Bm25Retriever | HttpRetriever | IndexRetriever:
+    """The retriever of a workflow's options.
+
+    A pool of servers where `urls` names some; the files of an index where `search` has `index`; else BM25 in
+    memory. With an index, a corpus of one's own is checked to be the index's.
+
+    Args:
+        search: how is searched. In memory: k1, b, stemmer. Of servers: timeout_seconds, attempts,
+            backoff_seconds. Of an index: index (its folder), kind, model, depth, rank_constant, identity.
 
     Raises:
-        WorkflowError: an option out of range, or both a corpus of one's own and servers.
+        WorkflowError: an option out of range, one that is not there or has no effect here, or both a corpus
+            of one's own and servers.
     """
     if isinstance(urls, str):
         raise WorkflowError(f"option urls must be a list of URLs, got the text {urls!r}")
-    if not urls:
-        return Bm25Retriever(corpus)
-    if corpus != "facts":
+    if search is not None and not isinstance(search, Mapping):
+        raise WorkflowError(f"option search must be a table such as {{ k1 = 1.2 }}, got {search!r}")
+    options = dict(search or {})
+    if urls and corpus != "facts":
         raise WorkflowError(
             f"options corpus ({corpus!r}) and urls are both given; servers have a corpus of their own, "
             "so leave one out"
         )
-    from workflows.tools.retriever_http import HttpRetriever
+    if urls:
+        _check_search(options, _SERVERS, "servers (urls)")
+        from workflows.tools.retriever_http import HttpRetriever
 
-    return HttpRetriever(urls, timeout_seconds=timeout_seconds, attempts=attempts)
+        return HttpRetriever(urls, **options)
+    if "index" not in options:
+        _check_search(options, _IN_MEMORY, "a corpus in memory")
+        return Bm25Retriever(corpus, **options)
+    _check_search(options, _FILES, "an index")
+    from workflows.tools.index.search import IndexRetriever
 
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    passages: pa.Table
-    bm25: Any  # bm25s.BM25
-    vocabulary: Mapping[str, int]
-    stem: Any  # a Stemmer or None
-    stemming: threading.Lock = field(default_factory=threading.Lock)  # a Stemmer is not thread-safe
-
-    @classmethod
-    def build(cls, settings: Bm25Retriever) -> _Index:
-        import bm25s
-
-        passages = read_corpus(settings.corpus)
-        stem = _stemmer(settings.stemmer)
-        vocabulary: dict[str, int] = {}
-        ids = []
-        for batch in passages.to_batches(max_chunksize=READ_ROWS):
-            titles, texts = batch.column("title").to_pylist(), batch.column("text").to_pylist()
-            for title, text in zip(titles, texts, strict=True):
-                words = _words(f"{title} {text}", stem)
-                # 4 bytes a word: lists of a million passages would not fit
-                ids.append(array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words]))
-        if not vocabulary:
-            raise DataError(f"corpus {settings.corpus!r}: no passage has a word in it")
-        bm25 = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", auto_compile=False)
-        bm25.index((ids, dict(vocabulary)), show_progress=False)
-        return cls(passages, bm25, vocabulary, stem)
-
-    @property
-    def num_passages(self) -> int:
-        return int(self.passages.num_rows)
-
-    def search(self, query: str, top_k: int) -> list[dict[str, Any]]:
-        import numpy as np
-
-        with self.stemming:
-            words = _words(clean_text(query[:MAX_QUERY_CHARACTERS]), self.stem)
-        known = [self.vocabulary[w] for w in words if w in self.vocabulary]
-        if not known:
-            return []
-        scores = self.bm25.get_scores_from_ids(known)
-        k = min(top_k, int(np.count_nonzero(scores > 0)))
-        if k == 0:
-            return []
-        # the k-th best score decides: all above it, and of those equal to it the first in the corpus
-        border = np.partition(scores, len(scores) - k)[len(scores) - k]
-        above = np.flatnonzero(scores > border)
-        chosen = np.concatenate([above, np.flatnonzero(scores == border)[: k - len(above)]])
-        chosen = chosen[np.lexsort((chosen, -scores[chosen]))]
-        rows = self.passages.take(pa.array(chosen, pa.int64())).to_pylist()
-        return [{**row, "score": float(scores[i])} for row, i in zip(rows, chosen, strict=True)]
+    index = options.pop("index")
+    if not isinstance(index, str) or not index:
+        raise WorkflowError(f"option search.index must be the folder of an index, got {index!r}")
+    return IndexRetriever(index, corpus=None if corpus == "facts" else corpus, **options)
 
 
-def read_corpus(corpus: str) -> pa.Table:
-    """The passages as text columns `id`, `title`, `text`.
-
-    Raises:
-        DataError: no such file, no rows, or a row without these three texts, with a text or an id that is
-            blank, or with the id of an earlier row. Names the file and the row.
-    """
-    rows = _checked(corpus)
-    batches = []
-    while chunk := list(islice(rows, READ_ROWS)):
-        batches.append(pa.RecordBatch.from_pylist(chunk, schema=_PASSAGES))
-    if not batches:
-        raise _empty(corpus)
-    return pa.Table.from_batches(batches)
-
-
-def _empty(corpus: str) -> DataError:
-    return DataError(f"corpus {corpus!r} has no passages; expected rows of {{id, title, text}}")
-
-
-def _checked(corpus: str) -> Iterator[dict[str, str]]:
-    row_of: dict[str, int] = {}
-    for number, row in read_rows(shipped_file(corpus, "corpus"), _PASSAGES.names):
-        if problem := _problem(row):
-            raise DataError(
-                f"corpus {corpus!r}, row {number}: {problem}; expected {{id, title, text}} of texts, "
-                "the id and the text not blank"
-            )
-        if (first := row_of.setdefault(row["id"], number)) != number:
-            raise DataError(
-                f"corpus {corpus!r}, row {number}: its id {row['id']!r} is that of row {first}; "
-                "give every passage an id of its own"
-            )
-        yield {name: row[name] for name in _PASSAGES.names}
-
-
-def _problem(row: Any) -> str | None:
-    if isinstance(row, Broken):
-        return row.reason
-    if not isinstance(row, Mapping):
-        return f"got {row!r:.60}"
-    for name in _PASSAGES.names:
-        if name not in row:
-            return f"no {name}{did_you_mean(name, row)}, it has {', '.join(map(str, row)) or 'nothing'}"
-        if not isinstance(row[name], str) or (name != "title" and not row[name].strip()):
-            return f"{name} is {row[name]!r:.60}"
-    return None
-
-
-def _stemmer(language: str | None) -> Any:
-    if language is None:
-        return None
-    import Stemmer
-
-    if language not in Stemmer.algorithms():
+def _check_search(options: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    for name in options:
+        if name in known:
+            continue
+        if name in _IN_MEMORY and known is _FILES:
+            hint = f"give --{name} when the index is built"
+        elif name in (*_IN_MEMORY, *_SERVERS, *_FILES):
+            hint = "leave it out"
+        else:
+            hint = f"there is no such option{did_you_mean(name, known)}"
         raise WorkflowError(
-            f"no stemmer for {language!r}{did_you_mean(language, Stemmer.algorithms())}; "
-            f"one of {', '.join(Stemmer.algorithms())}, or None"
+            f"option search.{name} has no effect on {what}, which takes {', '.join(known)}; {hint}"
         )
-    return Stemmer.Stemmer(language)
-
-
-def _words(text: str, stem: Any) -> list[str]:
-    words = _WORD.findall(unicodedata.normalize("NFC", text).casefold())
-    return list(stem.stemWords(words)) if stem else words

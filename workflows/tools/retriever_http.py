@@ -81,10 +81,13 @@ class HttpRetriever(ToolHooks):
             raise WorkflowError(f"the retriever needs a list of URLs, got {urls!r}")
         if len(set(urls)) < len(urls):
             raise WorkflowError(f"the retriever's urls name one server twice: {', '.join(urls)}")
-        if not timeout_seconds > 0 or not backoff_seconds >= 0:
+        seconds = (timeout_seconds, backoff_seconds)
+        if any(isinstance(s, bool) or not isinstance(s, int | float) for s in seconds) or not (
+            timeout_seconds > 0 and backoff_seconds >= 0
+        ):
             raise WorkflowError(
                 "the retriever's timeout_seconds must be above 0 and backoff_seconds at least 0; "
-                f"got {timeout_seconds} and {backoff_seconds}"
+                f"got {timeout_seconds!r} and {backoff_seconds!r}"
             )
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise WorkflowError(f"the retriever's attempts must be a whole number above 0, got {attempts!r}")

@@ -33,8 +33,8 @@ PATHS: Final = ("/retrieve", "/query", "/search")
 DEFAULT_TOP_K: Final = 4
 MAX_QUERY_CHARACTERS: Final = 10_000  # the rest of a runaway query is not read
 
-_TEXTS: Final = ("text", "contents", "content", "document")
-_IDS: Final = ("id", "_id", "doc_id", "docid", "passage_id")
+TEXTS: Final = ("text", "contents", "content", "document")
+IDS: Final = ("id", "_id", "doc_id", "docid", "passage_id")
 
 
 class ProtocolError(ValueError):
@@ -141,7 +141,7 @@ def document(raw: Any) -> dict[str, Any]:
         raw = {"text": raw}
     if not isinstance(raw, dict):
         raise ProtocolError(f"a document is neither a text nor an object: {_shown(raw)}")
-    name = next((name for name in _TEXTS if raw.get(name) is not None), None)
+    name = next((name for name in TEXTS if raw.get(name) is not None), None)
     if name is not None and isinstance(raw[name], dict):
         inner = document(raw[name])
         return inner if (score := _score(raw)) is None else {**inner, "score": score}
@@ -149,15 +149,15 @@ def document(raw: Any) -> dict[str, Any]:
         raise ProtocolError(f"a document has no text: {_shown(raw)}")
     title, text = raw.get("title"), raw[name]
     if not isinstance(title, str):
-        title, text = _title_line(text)
-    id = next((raw[key] for key in _IDS if isinstance(raw.get(key), str | int)), None)
+        title, text = title_line(text)
+    id = next((raw[key] for key in IDS if isinstance(raw.get(key), str | int)), None)
     if id is None or isinstance(id, bool):
         id = hashlib.blake2b(f"{title}\n{text}".encode("utf-8", "replace"), digest_size=8).hexdigest()
     found = {"id": str(id), "title": title, "text": text}
     return found if (score := _score(raw)) is None else {**found, "score": score}
 
 
-def _title_line(text: str) -> tuple[str, str]:
+def title_line(text: str) -> tuple[str, str]:
     """Search-R1's corpora put the title on a first line of its own, in quotation marks."""
     first, newline, rest = text.partition("\n")
     if newline and len(first) > 2 and first[0] == first[-1] == '"' and rest.strip():

@@ -1,4 +1,4 @@
-"""`serve-retriever`: the local index over HTTP, with the protocol that `HttpRetriever` speaks.
+"""`serve-retriever`: an index in memory or on disk over HTTP, with the protocol that `HttpRetriever` speaks.
 
 One process, one thread for each connection; searches of several connections share the index. For a machine
 of one's own or a cluster that one trusts: there is no authentication, so it listens on loopback by default.
@@ -12,13 +12,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from workflows.errors import UsageError
-from workflows.tools.retriever import Bm25Retriever
 from workflows.tools.retriever_protocol import PATHS, ProtocolError, decode_request, encode_reply
 
 MAX_BODY_BYTES: Final = 32 << 20
@@ -26,13 +25,24 @@ IDLE_SECONDS: Final = 60.0  # a connection without a request is closed then
 _DRAIN_SECONDS: Final = 5.0
 
 
-def serve(corpus: str, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Build the index, say where it listens, and serve until SIGINT or SIGTERM.
+class Searcher(Protocol):
+    """What is served: `Bm25Retriever` and `IndexRetriever` are such. Several threads search at once."""
+
+    @property
+    def num_passages(self) -> int: ...
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]: ...
+
+
+def serve(retriever: Searcher, name: str, host: str, port: int, say: Callable[[str], None]) -> None:
+    """Build or map the index, say where it listens, and serve until SIGINT or SIGTERM.
+
+    Args:
+        name: of what is searched, for people.
 
     Raises:
-        UsageError: the corpus can't be read, or the address can't be listened on.
+        UsageError: the corpus or the index can't be read, or the address can't be listened on.
     """
-    retriever = Bm25Retriever(corpus)
     num_passages = retriever.num_passages
     try:
         server = RetrieverServer((host, port), retriever)
@@ -41,7 +51,7 @@ def serve(corpus: str, host: str, port: int, say: Callable[[str], None]) -> None
     if not _is_loopback(server.server_address[0]):
         sys.stderr.write(f"warning: whoever can reach {host} can search this corpus, without a password\n")
     stop_on_signals(server)
-    say(f"serving {num_passages:,} passages of {corpus} at {server.url}/retrieve; Ctrl-C ends it")
+    say(f"serving {num_passages:,} passages of {name} at {server.url}/retrieve; Ctrl-C ends it")
     server.serve_forever(poll_interval=0.1)
     server.drain()
     server.server_close()
@@ -65,7 +75,7 @@ class RetrieverServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, address: tuple[str, int], retriever: Bm25Retriever):
+    def __init__(self, address: tuple[str, int], retriever: Searcher):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
