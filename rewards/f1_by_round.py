@@ -26,6 +26,7 @@ from rewards.by_round import RoundValues, gains
 from rewards.grading import qa
 from rewards.part import Numbers, PlayedPart, Rows
 from workflows.errors import UsageError
+from workflows.vocabulary import Move
 
 _NOTHING, _PLAN, _ANSWER, _SEARCH, _UPDATE = range(5)  # what a turn is paid for
 
@@ -165,4 +166,4 @@ def _times(episode: Rows, round: Rows) -> Rows:
 
 
 def _asks_nothing(parsed: Any) -> bool:
-    return not isinstance(parsed, Mapping) or parsed.get("action") == "end"
+    return not isinstance(parsed, Mapping) or parsed.get("action") == Move.END

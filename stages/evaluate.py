@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Final
 
@@ -152,20 +152,40 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One metric of an evaluation. `pass_at` maps k to pass@k: 1, and more where there are more samples."""
+    """One metric of an evaluation. `pass_at` maps k to pass@k: 1, and more where there are more samples.
+
+    `by_source` has the same of the tasks of each source, where there are several.
+    """
 
     name: str
     estimate: Estimate
     pass_at: Mapping[int, float] = field(default_factory=dict)
+    by_source: Mapping[str, Score] = field(default_factory=dict)
 
 
-def summarise(evaluation: pa.Table, names: Sequence[str], solved_at: float = 1.0) -> list[Score]:
+def sources_of(tasks: pa.Table) -> dict[str, str]:
+    """By task, its source."""
+    return dict(zip(tasks["task_id"].to_pylist(), tasks["source"].to_pylist(), strict=True))
+
+
+def summarise(
+    evaluation: pa.Table,
+    names: Sequence[str],
+    solved_at: float = 1.0,
+    sources: Mapping[str, str] | None = None,
+) -> list[Score]:
     """The scores of an evaluation: means over tasks of the mean over a task's samples.
 
     Failed episodes count as 0. The interval is over tasks, at 95 %: samples of one task are not independent,
     tasks are. It is Wilson's where all values are from 0 to 1 (`estimate_share`), else Student's t. With n
     samples of which c are solved (value ≥ `solved_at`), pass@k is the unbiased 1 - C(n-c, k) / C(n, k) of
     arXiv:2107.03374, averaged over tasks.
+
+    Args:
+        evaluation: the table of that name.
+        names: of the metrics.
+        solved_at: see above.
+        sources: by task, where it is from; where there are several, scores have those of each.
     """
     by_task: dict[str, dict[str, list[float]]] = {}
     for row in evaluation.to_pylist():
@@ -173,11 +193,19 @@ def summarise(evaluation: pa.Table, names: Sequence[str], solved_at: float = 1.0
         of_task = by_task.setdefault(row["task_id"], {name: [] for name in names})
         for name in names:
             of_task[name].append(values.get(name) or 0.0)
+    groups: dict[str, list[str]] = {}
+    for task in sorted(by_task):
+        groups.setdefault((sources or {}).get(task) or "", []).append(task)
+
+    def score(name: str, tasks: Sequence[str]) -> Score:
+        samples = [by_task[task][name] for task in tasks]
+        estimate = estimate_score([math.fsum(s) / len(s) for s in samples])
+        return Score(name, estimate, _pass_at(samples, solved_at))
+
     scores = []
     for name in names:
-        samples = [by_task[task][name] for task in sorted(by_task)]
-        estimate = estimate_score([math.fsum(s) / len(s) for s in samples])
-        scores.append(Score(name, estimate, _pass_at(samples, solved_at)))
+        apart = {source: score(name, groups[source]) for source in sorted(groups)} if len(groups) > 1 else {}
+        scores.append(replace(score(name, sorted(by_task)), by_source=apart))
     return scores
 
 

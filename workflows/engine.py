@@ -27,6 +27,7 @@ class Sampling:
     top_k: int = 0  # 0: off
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    min_p: float = 0.0  # 0: off
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -34,6 +35,7 @@ class Sampling:
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
+            **({"min_p": self.min_p} if self.min_p else {}),  # rows of older versions have no such key
             "stop": list(self.stop),
             "seed": self.seed,
         }

@@ -156,6 +156,7 @@ class RoleSettings:
     max_prompt_tokens: int | None = None
     demonstrations: bool = True
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -164,6 +165,8 @@ class RoleSettings:
             raise UsageError(f"top_p must lie in (0, 1], got {self.top_p}")
         if self.top_k < 0:
             raise UsageError(f"top_k must be 0 (off) or more, got {self.top_k}")
+        if not 0 <= self.min_p < 1:
+            raise UsageError(f"min_p must lie in [0, 1), got {self.min_p}")
         for name in ("max_response_tokens", "max_prompt_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:

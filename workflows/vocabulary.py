@@ -42,6 +42,15 @@ class Act(Word):
     STOP = "stop", "ended the episode or its branch"
 
 
+class Move(Word):
+    """What a reply chose to do: key `action` of what it parsed, where a role may choose; metrics count it."""
+
+    SEARCH = "search", "asked for passages"
+    END = "end", "wanted nothing more to be searched"
+    UPDATE = "update", "put what was found in the place of what was known"
+    ADD = "add", "put what was found beside what was known"
+
+
 class Origin(Word):
     """Where a turn's row is from: column `origin` of `turns`."""
 

@@ -21,6 +21,7 @@ from stages.evaluate import Estimate, estimate_mean, estimate_score
 from workflows.errors import UsageError
 
 RETURN: Final = "return/mean"
+OF: Final = " of "  # between a score and the source of its tasks
 LAST: Final = 5  # iterations whose mean is the beginning and the end of a run
 COSTS: Final = (
     "sampled_tokens",
@@ -177,7 +178,8 @@ def _label(differing: Differences, values: Sequence[str], runs: Sequence[History
 
 def _variant(label: str, runs: Sequence[History], window: int) -> Variant:
     roles = sorted({n for r in runs for m in r.iterations for n in m if _is_role_return(n)})
-    scores = sorted({name for run in runs for name in scores_of(run)})
+    # those of sources come last: plots have room for a few
+    scores = sorted({name for run in runs for name in scores_of(run)}, key=lambda name: (OF in name, name))
     return Variant(
         label=label,
         runs=tuple(runs),
@@ -189,13 +191,16 @@ def _variant(label: str, runs: Sequence[History], window: int) -> Variant:
 
 
 def scores_of(run: History) -> dict[str, list[tuple[int, Estimate]]]:
-    """By `split/metric`: the evaluations of a run, each after how many iterations, with its interval over
-    tasks."""
+    """By `split/metric`, and `split/metric of source` where tasks have several: a run's evaluations, each
+    after how many iterations, with its interval over tasks."""
     estimates: dict[str, list[tuple[int, Estimate]]] = {}
     for result in run.evaluations:
         for s in result["scores"]:
-            estimate = Estimate(s["mean"], s["low"], s["high"], s["tasks"])
-            estimates.setdefault(f"{result['split']}/{s['name']}", []).append((result["index"], estimate))
+            name = f"{result['split']}/{s['name']}"
+            of_sources = {f"{name}{OF}{source}": values for source, values in s.get("by_source", {}).items()}
+            for each, values in {name: s, **of_sources}.items():
+                estimate = Estimate(values["mean"], values["low"], values["high"], values["tasks"])
+                estimates.setdefault(each, []).append((result["index"], estimate))
     return estimates
 
 

@@ -19,7 +19,7 @@ from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef, aligned_parts
 from workflows.errors import CadreError
 from workflows.trajectory import TURN_KEYS
-from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Origin, Status
+from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Move, Origin, Status
 
 _TURN_COLUMNS: Final = (
     *(*TURN_KEYS, "task_id", "group_id", "round", "step", "event", "role", "model_id", "trainable", "tool"),
@@ -144,7 +144,7 @@ def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     aligned = {name: tables[name] for name in ("tasks", "turns", "rewards", "credit") if name in tables}
     for index in aligned_parts(aligned):
         _add_part(gathered, tables, index)
-    metrics = gathered.metrics()
+    metrics = gathered.metrics() | step_metrics(tables)
     counted = _counted(metrics)
     metrics = {name: value for name, value in metrics.items() if name not in {f"{n}/count" for n in counted}}
     if "episodes" in tables and (episodes := tables["episodes"].rows):
@@ -158,6 +158,32 @@ def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     if len(sources) == 1:  # it would repeat return/mean
         metrics = {name: value for name, value in metrics.items() if not name.startswith("source/")}
     return metrics
+
+
+def step_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
+    """How often a step runs in an episode, and how often a reply of it chose each `Move`: what loops and
+    choices come to. Steps of controls are counted elsewhere."""
+    turns = tables["turns"]
+    counts: dict[tuple[str, str], int] = {}
+    ids: set[str] = set()
+    for index in range(len(turns.parts)):
+        rows = _frame(turns.read_part(index, ("episode_id", "step", "event", "parsed")))
+        ids |= set(rows["episode_id"])
+        asked = rows.filter((pl.col("event") != Event.CONTROL) & pl.col("step").is_not_null())
+        chosen = asked.filter(pl.col("parsed").str.starts_with("{")).with_columns(
+            what=pl.col("parsed").str.json_path_match("$.action")
+        )
+        chosen = chosen.filter(pl.col("what").is_in([str(move) for move in Move]))
+        for frame in (asked.with_columns(what=pl.lit("turns")), chosen):
+            for step, what, count in frame.group_by("step", "what").len().iter_rows():
+                counts[step, what] = counts.get((step, what), 0) + count
+    episodes = tables["episodes"].rows if "episodes" in tables else len(ids)
+    steps = most_frequent({step: count for (step, what), count in counts.items() if what == "turns"})
+    return {
+        f"step/{slug(step)}/{what}_mean": count / episodes
+        for (step, what), count in sorted(counts.items())
+        if step in steps and episodes
+    }
 
 
 def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) -> None:

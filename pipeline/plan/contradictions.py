@@ -9,6 +9,7 @@ from pipeline.settings.elsewhere import elsewhere
 from pipeline.settings.schema import ModelSection, RoleSection
 from pipeline.settings.training import LOSS_TERMS, PpoSection
 from workflows.errors import UsageError, did_you_mean
+from workflows.roles import RoleSettings
 
 COLDEST: Final = 0.01  # vLLM raises a temperature below this to it
 
@@ -52,12 +53,16 @@ def check_frozen_roles(roles: Mapping[str, RoleSection], models: Mapping[str, Mo
             )
 
 
-def check_training_sampling(role: str, temperature: float, top_p: float, top_k: int) -> None:
+def check_training_sampling(role: str, sampling: RoleSettings) -> None:
     """Refuse sampling whose logprobs would not be those of the policy that is trained."""
-    if top_p < 1 or top_k > 0:
+    temperature = sampling.temperature
+    cuts = {"top_p": sampling.top_p < 1, "top_k": sampling.top_k > 0, "min_p": sampling.min_p > 0}
+    if any(cuts.values()):
+        has = ", ".join(f"{name} = {getattr(sampling, name):g}" for name, is_on in cuts.items() if is_on)
         raise UsageError(
-            f"role {role!r} is trained but samples with top_p = {top_p:g}, top_k = {top_k}: the trainer "
-            "needs the probabilities of the whole vocabulary; use top_p = 1 and top_k = 0"
+            f"role {role!r} is trained but samples with {has}: the trainer needs the probabilities of the "
+            "whole vocabulary; use top_p = 1, top_k = 0 and min_p = 0. Evaluations have such settings of "
+            "their own (evaluate.top_p)"
         )
     if 0 < temperature < COLDEST:
         raise UsageError(

@@ -95,6 +95,7 @@ def sampling_values(plan: Plan) -> dict[str, dict[str, Any]]:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
             "stop": list(sampling.stop),
             "max_response_tokens": role.response_limit,
             "max_prompt_tokens": sampling.max_prompt_tokens,
@@ -112,11 +113,13 @@ def evaluation_values(plan: Plan) -> dict[str, Any]:
         "split": section.split,
         "samples": section.samples,
         "temperature": section.temperature,
+        **{name: getattr(section, name) for name in ("top_p", "top_k", "min_p")},  # None: as of each role
         "every": section.every,
         "is_asked": section != EvaluateSection(),
         "tasks": None,
         "metrics": [],
         "best": None,
+        "best_by": None,
         "also": [],
         "problem": None,
     }
@@ -128,6 +131,7 @@ def evaluation_values(plan: Plan) -> dict[str, Any]:
         "tasks": evaluation.num_tasks,
         "metrics": list(evaluation.metrics.names),
         "best": evaluation.best,
+        "best_by": evaluation.best_by,
         "also": [
             {
                 "label": other.label,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.settings.effects import OFF, without_effect
+from pipeline.settings.schema import EvaluateSection
 from pipeline.settings.training import AdvantageSection, CriticSection, MeasureSection, PpoSection
 from workflows.errors import UsageError
 
@@ -16,6 +17,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     **{f"critic.{key}": value for key, value in CriticSection()},
     **{f"advantage.{key}": value for key, value in AdvantageSection()},
     **{f"measure.{key}": value for key, value in MeasureSection()},
+    **{f"evaluate.{key}": value for key, value in EvaluateSection()},
 }
 
 
@@ -83,6 +85,17 @@ def check_effects(
             idle = [known for known in facts if without_effect(f"{name}.{key}", known)]
             if len(idle) == len(facts) and (name != "critic" or advantage.use == "gae"):
                 _refuse_idle(f"{name}.{key}", value, idle[0], f"{name}.{key}")
+
+
+def check_evaluation_effects(evaluate: EvaluateSection) -> None:
+    """Refuse keys of [evaluate] that are set where they have no effect.
+
+    Raises:
+        UsageError: the first such key, and what it would act with.
+    """
+    facts = {f"evaluate.{key}": value for key, value in evaluate}
+    for key, value in facts.items():
+        _refuse_idle(key, value, facts, key)
 
 
 def check_weights(ppo: PpoSection, where: str) -> None:

@@ -32,6 +32,7 @@ class EvaluationPlan:
     num_tasks: int
     metrics: WeightedRewards
     best: str  # the metric that chooses the best checkpoint
+    best_by: str  # which number of it: "mean" or "solved"
     solved_at: float
     stages: tuple[Stage, ...]
     fingerprints: Mapping[str, Mapping[str, Any]]
@@ -125,7 +126,8 @@ def _one(
     section, rollout, seed = resolved.evaluate, resolved.rollout, resolved.run.seed
     count = plays.tasks or tasks.tasks["split"].to_pylist().count(plays.split) or 1
     choose(tasks.tasks, plays.split, seed, 0, count)
-    roles = {name: replace(role, temperature=plays.temperature) for name, role in players.roles.items()}
+    sampling = {"temperature": plays.temperature, **sampling_of(section)}
+    roles = {name: replace(role, **sampling) for name, role in players.roles.items()}
     stages: tuple[Stage, ...] = (
         SampleStage(
             tasks=tasks.tasks,
@@ -151,6 +153,7 @@ def _one(
         num_tasks=count,
         metrics=metrics,
         best=section.best or metrics.names[0],
+        best_by=section.best_by,
         solved_at=section.solved_at,
         stages=stages,
         fingerprints=_fingerprints(resolved, tasks, players, plays, box),
@@ -159,6 +162,12 @@ def _one(
         label=f"{plays.split}.vote" if box else plays.split,
         always=plays.always,
     )
+
+
+def sampling_of(section: EvaluateSection) -> dict[str, Any]:
+    """The settings of sampling that [evaluate] has of its own beside the temperature."""
+    values = {name: getattr(section, name) for name in ("top_p", "top_k", "min_p")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def metric_sections(evaluate: EvaluateSection, rewards: Sequence[RewardSection]) -> tuple[RewardSection, ...]:
@@ -194,6 +203,7 @@ def _fingerprints(
             **team_fingerprint(resolved),
             "samples": plays.samples,
             "temperature": plays.temperature,
+            **sampling_of(resolved.evaluate),
             "limits": asdict(players.limits),
         },
         "evaluate": rewards_fingerprint(metric_sections(resolved.evaluate, resolved.rewards)),

@@ -19,7 +19,7 @@ from pipeline.plan.contradictions import (
     check_untrained,
     check_words,
 )
-from pipeline.plan.effects import Learner, check_effects, check_weights
+from pipeline.plan.effects import Learner, check_effects, check_evaluation_effects, check_weights
 from pipeline.plan.sharing import model_map, shared
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
@@ -173,6 +173,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     plans = {model.model_id: _model(model, settings, roles) for model in models.models.values()}
     learners = [_learner(plan) for plan in plans.values() if plan.model.trainable]
     check_effects(settings.ppo, settings.critic, settings.advantage, settings.measure, learners)
+    check_evaluation_effects(settings.evaluate)
     for learner in learners:
         check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
     return Resolved(
@@ -229,23 +230,25 @@ def _role(name: str, settings: Settings, workflow: AnyWorkflow) -> RolePlan:
     model_id = str(section.model)
     model, sampling = settings.models[model_id], section.sampling
     temperature = settings.rollout.temperature if sampling.temperature is None else sampling.temperature
+    role_settings = RoleSettings(
+        temperature=temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=sampling.stop,
+        max_response_tokens=section.max_response_tokens,
+        max_prompt_tokens=section.max_prompt_tokens,
+        demonstrations=section.demonstrations,
+    )
     if model.train:
-        check_training_sampling(name, temperature, sampling.top_p, sampling.top_k)
+        check_training_sampling(name, role_settings)
     limit = section.max_response_tokens or workflow.roles[name].max_response_tokens
     check_room(name, limit, model_id, model.max_model_len)
     return RolePlan(
         name=name,
         section=section,
         model_id=model_id,
-        sampling=RoleSettings(
-            temperature=temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            stop=sampling.stop,
-            max_response_tokens=section.max_response_tokens,
-            max_prompt_tokens=section.max_prompt_tokens,
-            demonstrations=section.demonstrations,
-        ),
+        sampling=role_settings,
         response_limit=limit,
     )
 

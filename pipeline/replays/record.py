@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
 
 from pipeline.metrics.answers import answer_metrics
 from pipeline.metrics.iteration import iteration_metrics
@@ -12,6 +11,7 @@ from pipeline.replays.movement import Movement
 from pipeline.replays.replayer import Replayed
 from pipeline.settings.names import slug
 from pipeline.store.differences import dump
+from pipeline.store.evaluated import score_metrics
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.tracking.mlflow import MlflowTracker
@@ -90,16 +90,6 @@ def replay_metrics(done: Finished, written: dict[str, TableRef], moved: Movement
         }
         role = f"role/{slug(row['role'])}" if row["role"] else "role/none"
         metrics |= {f"{role}/{name}": float(value) for name, value in values.items() if value is not None}
-    return metrics
-
-
-def score_metrics(split: str, scores: list[dict[str, Any]]) -> dict[str, float]:
-    """The scores of one replayed evaluation, under the names that evaluations have."""
-    metrics: dict[str, float] = {}
-    for score in scores:
-        name = f"evaluate/{slug(split)}/{slug(score['name'])}"
-        metrics[name] = score["mean"]
-        metrics |= {f"{name}/pass_at_{k}": value for k, value in score["pass_at"].items()}
     return metrics
 
 

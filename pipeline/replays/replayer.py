@@ -23,6 +23,7 @@ from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
 from pipeline.settings.program import hint
 from pipeline.store.differences import differences, dump, plain
+from pipeline.store.evaluated import score_values
 from pipeline.store.finished import RESULT, Finished, joined, united
 from pipeline.store.manifest import package_versions
 from pipeline.store.updates import moved
@@ -292,26 +293,16 @@ def _verify(plan: ReplayPlan, stored: Finished, done: Finished, what: str) -> in
 
 
 def _scores(plan: ReplayPlan, done: Finished) -> dict[str, Any]:
-    from stages.evaluate import summarise
+    from stages.evaluate import sources_of, summarise
 
     (stage,) = plan.stages
     names, solved_at = stage.metrics.names, plan.resolved.evaluate.solved_at  # type: ignore[attr-defined]
-    scores = summarise(done.tables["evaluation"].read(), names, solved_at)
+    sources = sources_of(done.tables["tasks"].read(["task_id", "source"]))
+    scores = summarise(done.tables["evaluation"].read(), names, solved_at, sources)
     text = plan.source.place(done.index).folder.read_text(RESULT)
     before = {s["name"]: s["mean"] for s in json.loads(text)["scores"]} if text else {}
     return {
-        "scores": [
-            {
-                "name": score.name,
-                "before": before.get(score.name),
-                "mean": score.estimate.mean,
-                "low": score.estimate.low,
-                "high": score.estimate.high,
-                "tasks": score.estimate.tasks,
-                "pass_at": {str(k): v for k, v in score.pass_at.items()},
-            }
-            for score in scores
-        ]
+        "scores": [{**score_values(score), "before": before.get(score.name)} for score in scores],
     }
 
 

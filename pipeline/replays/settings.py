@@ -26,6 +26,7 @@ _EVALUATES: Final = (
     "roles.*.format_weight",
     "evaluate.rewards*",
     "evaluate.best",
+    "evaluate.best_by",
     "evaluate.solved_at",
 )
 _LAYOUT: Final = ("mini_batches", "micro_batch_tokens")

@@ -14,14 +14,15 @@ from pipeline.metrics.iteration import iteration_metrics
 from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.store.evaluated import Evaluated
 from pipeline.store.finished import Finished
-from stages.evaluate import Score, estimate_score, summarise
+from stages.evaluate import Score, estimate_score, sources_of, summarise
 from stages.vote import tally, votes_by_task
 
 
 def evaluated(plan: EvaluationPlan, done: Finished) -> Evaluated:
     """The result of an evaluation whose stages are finished; of a vote with a score `<metric>/vote` each."""
     table = done.tables["evaluation"].read()
-    scores = summarise(table, plan.metrics.names, plan.solved_at)
+    sources = sources_of(done.tables["tasks"].read(["task_id", "source"]))
+    scores = summarise(table, plan.metrics.names, plan.solved_at, sources)
     if plan.is_vote:
         scores += [_voted(plan, done, table, name) for name in plan.metrics.names]
     shown = {name: done.tables[name] for name in ("episodes", "turns")}

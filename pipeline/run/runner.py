@@ -33,7 +33,7 @@ from pipeline.run.redone_updates import Redone
 from pipeline.settings.names import slug
 from pipeline.settings.program import again, hint
 from pipeline.store.differences import dump
-from pipeline.store.evaluated import Evaluated, best_so_far
+from pipeline.store.evaluated import Evaluated, best_so_far, choosing_number
 from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
@@ -318,22 +318,22 @@ class Runner:
         Returns:
             A sentence for people: which evaluation is the best now, and why.
         """
-        value = next(s.estimate.mean for s in found.scores if s.name == plan.best)
+        name, value = choosing_number(found.scores, plan.best, plan.best_by)
         best = dict(self.run.info.get("best", {}))
         before = best.get(plan.split)
-        redone = before and before["metric"] == plan.best and before["iterations"] == found.index
-        if before and before["metric"] == plan.best and before["value"] >= value and not redone:
-            return best_so_far(plan.best, value, found.index, before)
+        redone = before and before["metric"] == name and before["iterations"] == found.index
+        if before and before["metric"] == name and before["value"] >= value and not redone:
+            return best_so_far(name, value, found.index, before)
         self.fleet.save_checkpoints()
         versions = {m.model_id: self.version_of(m.model_id) for m in self.plan.models.trainable}
         best[plan.split] = {
-            "metric": plan.best,
+            "metric": name,
             "value": value,
             "iterations": found.index,
             "versions": versions,
         }
         self.run.write_info(best=best)
-        return best_so_far(plan.best, value, found.index, None)
+        return best_so_far(name, value, found.index, None)
 
     def _prune_checkpoints(self) -> None:
         """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""

@@ -45,6 +45,8 @@ _GAE: Final = Under("advantage.use", ("gae",))
 _CORRECTED: Final = Under("ppo.importance", ("truncated", "masked"))
 _CLIPPED: Final = Under("ppo.loss", ("ppo", "gspo", "cispo", "clip_cov"))
 _CHOOSES: Final = Under("ppo.loss", ("clip_cov", "kl_cov"))
+_SAMPLED: Final = Under("evaluate.temperature", (0,), but=True)
+_VOTED: Final = Under("evaluate.vote", (None,), but=True)
 
 _EXACT: Final = Under("measure.gradients", ("exact",))
 _MEASURED: Final = Under("measure.gradients", ("estimate", "exact"))
@@ -84,12 +86,17 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "critic.value_clip": ((_GAE,),),
     "critic.coefficient": ((_GAE,), (Under("critic.kind", ("head",)),)),
     "critic.warmup_updates": ((_GAE,),),
+    **dict.fromkeys(("evaluate.top_p", "evaluate.top_k", "evaluate.min_p"), ((_SAMPLED, _VOTED),)),
     "credit.silent_by": ((Under("credit.silent", ("exclude",)),),),
     "sharing.groups": ((Under("sharing.regime", (None,)),),),
 }
 """By key, what must hold for it to act: of each clause at least one condition."""
 
-OFF: Final[Mapping[str, Any]] = {"ppo.dual_clip": 0, **{f"ppo.{key}": value for key, value in CLIP.items()}}
+OFF: Final[Mapping[str, Any]] = {
+    "ppo.dual_clip": 0,
+    **{"evaluate.top_p": 1, "evaluate.top_k": 0, "evaluate.min_p": 0},
+    **{f"ppo.{key}": value for key, value in CLIP.items()},
+}
 """Values beside the default that say what is so where the key does not act, or that older versions wrote."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -14,11 +14,13 @@ from pipeline.settings.schema import Settings
 from pipeline.settings.section import Section
 from pipeline.settings.training import DEFAULTS_OF_LOSS
 
+OF_ROLES: Final = ("top_p", "top_k", "min_p")  # of [evaluate]: without a value, each role's of training
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of the settings; `origin` is file, --set, default, `default of <loss>`, or derived (from
-    [sharing], or a base)."""
+    """One key of the settings; `origin` is file, --set, default, `default of <loss>`, derived (from
+    [sharing], or a base), or "training's, by role" for sampling that [evaluate] leaves to the roles."""
 
     key: str
     value: Any
@@ -49,8 +51,16 @@ def settings_with_origins(
             origin = f"default of {resolved.ppo.loss}" if of_loss else "default"
         else:
             origin = "derived"
+        if value is None and path[0] == "evaluate" and path[-1] in OF_ROLES:
+            value, origin = _of_roles(resolved, path[-1]), "training's, by role"
         settings.append(Setting(dotted(path), value, origin))
     return settings
+
+
+def _of_roles(settings: Settings, key: str) -> Any:
+    """What roles sample with where [evaluate] says nothing: one value, or by role where they differ."""
+    values = {name: getattr(section.sampling, key) for name, section in settings.roles.items()}
+    return next(iter(values.values())) if len(set(values.values())) == 1 else values
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

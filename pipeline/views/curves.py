@@ -45,12 +45,13 @@ def points_of(run: Run) -> list[Point]:
         names = [n for n in metrics if n == TEAM or n.endswith("/return_mean")]
         points += [Point("train", name, index + 1, metrics[name]) for name in names]
     for result in evaluation_results(run):
-        points += [
-            Point(
-                "evaluate", f"{result['split']}/{s['name']}", result["index"], s["mean"], s["low"], s["high"]
-            )
-            for s in result.get("scores", ())
-        ]
+        for s in result.get("scores", ()):
+            name = f"{result['split']}/{s['name']}"
+            of_sources = {f"{name} of {source}": values for source, values in s.get("by_source", {}).items()}
+            points += [
+                Point("evaluate", each, result["index"], values["mean"], values["low"], values["high"])
+                for each, values in {name: s, **of_sources}.items()
+            ]
     return sorted(points, key=lambda p: (p.kind, p.name, p.step))
 
 

@@ -94,6 +94,7 @@ def _sampling(role: Values) -> str:
     parts = [f"temperature {role['temperature']:g}"]
     parts += [f"top_p {role['top_p']:g}"] if role["top_p"] < 1 else []
     parts += [f"top_k {role['top_k']}"] if role["top_k"] else []
+    parts += [f"min_p {role['min_p']:g}"] if role["min_p"] else []
     parts += [f"stop {words_of(role['stop'])}"] if role["stop"] else []
     parts.append(f"answers to {role['max_response_tokens']} tokens")
     parts += [f"prompts to {role['max_prompt_tokens']} tokens"] if role["max_prompt_tokens"] else []
@@ -172,9 +173,12 @@ def _evaluation(evaluation: Values) -> str:
     when = f"every {evaluation['every']} iterations" if evaluation["every"] else "only by `run evaluate`"
     samples = f" × {evaluation['samples']}" if evaluation["samples"] > 1 else ""
     how = "greedy" if not evaluation["temperature"] else f"temperature {evaluation['temperature']:g}"
+    cuts = {name: evaluation[name] for name in ("top_p", "top_k", "min_p")}
+    how += "".join(f", {name} {value:g}" for name, value in cuts.items() if value is not None)
     return (
         f"{evaluation['tasks']} tasks{samples} of {evaluation['split']}, {how}, {when}; metrics "
         f"{', '.join(evaluation['metrics'])}; the best checkpoint by {evaluation['best']}"
+        + (", tasks solved" if evaluation["best_by"] == "solved" else "")
     )
 
 

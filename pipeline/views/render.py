@@ -129,13 +129,16 @@ def evaluation_table(
     ks = sorted({int(k) for score in scores for k in score["pass_at"]})
     table = open_table("  metric", ">mean", ">95 % interval", *(f">pass@{k}" for k in ks))
     for score in scores:
-        low, high = score["low"], score["high"]
-        table.add_row(
-            cell(f"  {score['name']}"),
-            cell(f"{score['mean']:.3f}"),
-            cell(f"{low:.3f} to {high:.3f}" if low is not None else None),
-            *(cell(number(score["pass_at"].get(str(k)))) for k in ks),
-        )
+        by_source = score.get("by_source", {})
+        rows = {score["name"]: score} | {f"  of {source}": values for source, values in by_source.items()}
+        for name, values in rows.items():
+            low, high = values["low"], values["high"]
+            table.add_row(
+                cell(f"  {name}"),
+                cell(f"{values['mean']:.3f}"),
+                cell(f"{low:.3f} to {high:.3f}" if low is not None else None),
+                *(cell(number(values["pass_at"].get(str(k)))) for k in ks),
+            )
     return Group(head, table)
 
 

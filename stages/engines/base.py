@@ -109,6 +109,7 @@ def check_request(
         ("temperature", 0 <= sampling.temperature < float("inf"), "0 (greedy) or more"),
         ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
         ("top_k", sampling.top_k >= 0, "0 (off) or more"),
+        ("min_p", 0 <= sampling.min_p < 1, "0 (off) or more, below 1"),
     ):
         if not valid:
             raise UsageError(f"sampling {name} = {getattr(sampling, name)!r}; expected {expected}")
@@ -154,7 +155,7 @@ def require_adapter(spec: EngineSpec, model_id: str) -> None:
 def logprobs_mode_of(sampling: Sampling) -> str:
     """What the logprobs of this request are, in vLLM's words.
 
-    `processed_logprobs`: of the distribution that was sampled, after temperature, top_k and top_p.
+    `processed_logprobs`: of the distribution that was sampled, after temperature, min_p, top_k and top_p.
     Greedy decoding samples from a point mass, where that would be 0 always and tell nothing: there
     every engine gives `raw_logprobs`, of the model's own distribution at temperature 1.
     """

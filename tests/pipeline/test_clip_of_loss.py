@@ -73,6 +73,20 @@ def test_runs_that_named_their_clip_and_those_of_other_losses_have_the_fingerpri
     assert plan(scripted, ppo={"loss": "policy_gradient", **written}).algorithms["team"].loss.clip_low == 0.2
 
 
+def test_sampling_of_evaluations_is_training_s_unless_it_is_set(scripted: Settings) -> None:
+    def origins(**changes: Any) -> dict[str, tuple[Any, str]]:
+        raw = scripted(**changes)
+        parsed = parse_settings(raw)
+        listed = settings_with_origins(assemble(parsed).settings, parsed, raw, [])
+        return {setting.key: (setting.value, setting.origin) for setting in listed}
+
+    assert origins()["evaluate.top_p"] == (1.0, "training's, by role")
+    own = origins(evaluate={"temperature": 0.6, "top_p": 0.95})
+    assert own["evaluate.top_p"] == (0.95, "file")
+    assert own["evaluate.temperature"] == (0.6, "file")
+    assert own["evaluate.min_p"] == (0.0, "training's, by role")
+
+
 def test_every_setting_has_its_origin_and_a_clip_names_its_loss(scripted: Settings, tmp_path: Path) -> None:
     def origins(**ppo: Any) -> dict[str, tuple[Any, str]]:
         raw = scripted(ppo=ppo)

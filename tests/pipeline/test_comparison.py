@@ -59,6 +59,28 @@ def test_settings_that_changed_within_a_run_are_said_and_marked(tmp_path: Path) 
     assert files["learning_curves.png"] != plain["learning_curves.png"]
 
 
+def test_scores_by_source_are_compared_beside_the_whole(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path, f"r{n}", [0.1], scores={1: 0.5}, settings={"ppo": {"eps": 10.0**-n}})
+        for n in (7, 8)
+    ]
+    for run in runs:
+        file = Path(run.folder.path) / "evaluations/dev/00001/result.json"
+        result = json.loads(file.read_text())
+        values = {key: result["scores"][0][key] for key in ("low", "high")} | {"pass_at": {"1": 0.5}}
+        result["scores"][0]["by_source"] = {
+            "nq": {"mean": 0.25, "tasks": 4, **values},
+            "hotpot": {"mean": 0.75, "tasks": 5, **values},
+        }
+        file.write_text(json.dumps(result))
+    found = of(*runs)
+    names = ["dev/exact_match", "dev/exact_match of hotpot", "dev/exact_match of nq"]
+    assert list(found.variants[0].scores) == names
+    assert [found.variants[0].scores[name].last.mean for name in names] == [0.5, 0.75, 0.25]
+    page = as_text(comparison_page(found), 120)
+    assert all(name in page for name in names)
+
+
 def test_the_order_of_runs_changes_no_number(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"r{s}", [0.1 * s, 0.2], seed=s) for s in range(4)]
     forth, back = of(*runs).variants[0], of(*runs[::-1]).variants[0]

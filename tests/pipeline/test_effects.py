@@ -49,7 +49,7 @@ ACTIVE: dict[str, set[str]] = {
     "sharing": {"regime"},
     "evaluate": {
         *("path", "split", "tasks", "samples", "temperature", "every", "rewards", "best", "solved_at"),
-        *("max_failed_share", "test", "vote"),
+        *("max_failed_share", "test", "vote", "best_by"),
     },
     "rollout": {
         *("group_size", "temperature", "max_in_flight", "tasks_per_shard", "players", "max_turns"),
@@ -105,6 +105,9 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "critic.value_clip": (0.1, {}, GAE),
     "critic.coefficient": (0.1, MODEL, GAE),
     "critic.warmup_updates": (3, {}, GAE),
+    "evaluate.top_p": (0.9, {}, {"evaluate": {"temperature": 0.7}}),
+    "evaluate.top_k": (5, {}, {"evaluate": {"vote": {"answers": 3}}}),
+    "evaluate.min_p": (0.1, {}, {"evaluate": {"temperature": 0.7}}),
     "credit.silent_by": ("token_f1", {}, {"credit": {"silent": "exclude"}}),
     "sharing.groups": (
         {"a": ["decomposer", "reader", "answerer"]},
@@ -190,6 +193,7 @@ def test_a_key_that_all_share_stays_where_one_model_reads_it(scripted: Raw) -> N
 def test_a_default_and_what_is_off_are_no_mistake(scripted: Raw) -> None:
     plan(scripted, {"ppo": {"loss": "gspo", "dual_clip": 0, "final_share": 0.0, "importance_cap": 2.0}})
     plan(scripted, {"ppo": {"loss": "gspo", "dual_clip": 3.0}})
+    plan(scripted, {"evaluate": {"top_p": 1.0, "top_k": 0, "min_p": 0.0}})
 
 
 def test_a_loss_of_ones_own_may_read_every_key(scripted: Raw) -> None:

@@ -128,6 +128,10 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "roles.reader.sampling.temperature": [0, 0.001, -1],
     "roles.reader.sampling.top_p": [0, 1.1],
     "roles.reader.sampling.top_k": [-1],
+    "roles.reader.sampling.min_p": [-0.1, 1],
+    "evaluate.top_p": [0, 1.1],
+    "evaluate.top_k": [-1],
+    "evaluate.min_p": [-0.1, 1],
 }
 POSSIBLE = {  # any finite number works
     *("ppo.cov_low", "ppo.cov_high"),  # either sign; which is above which is test_algorithm's

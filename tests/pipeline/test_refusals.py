@@ -63,6 +63,10 @@ CASES: dict[str, tuple[Callable[[Path], dict[str, Any]], list[str]]] = {
     "group of one": (lambda d: {"rollout": {"group_size": 1}}, ["group_size"]),
     "top_p": (lambda d: {"roles": {"reader": {"sampling": {"top_p": 0.9}}}}, ["reader", "top_p"]),
     "top_k": (lambda d: {"roles": {"reader": {"sampling": {"top_k": 5}}}}, ["reader", "top_k"]),
+    "min_p": (
+        lambda d: {"roles": {"reader": {"sampling": {"min_p": 0.1}}}},
+        ["reader", "min_p = 0.1", "evaluate.top_p"],
+    ),
     "greedy": (lambda d: {"rollout": {"temperature": 0}}, ["temperature 0"]),
     "answer longer than the context": (
         lambda d: {"roles": {"reader": {"max_response_tokens": 5000}}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def everything(folder: Path) -> dict[str, float]:
         for row in episode["turns"]:
             times = {"queued_at": 0.0, "started_at": 1.0, "ended_at": 2.0}
             row |= {"trainable": True, "behaviour_logprobs": [-1.0], **times}
+            row |= {"step": "search", "parsed": '{"action": "end"}'}
         episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0))
         noted = {"event": "control", "step": "note", "tool": None}
         episode["turns"].append(tool_turn(episode["turns"], "ok", 1.0) | noted)
@@ -123,6 +125,7 @@ def replayed(folder: Path) -> dict[str, float]:
 
 def evaluation(metrics: dict[str, float]) -> dict[str, float]:
     score = Score("token_f1", Estimate(0.5, 0.4, 0.6, 8), {1: 0.5})
+    score = replace(score, by_source={"nq": score, "hotpot": score})
     vote = Score("token_f1/vote", Estimate(0.5, 0.4, 0.6, 8))
     done = Finished(IterationStore(Folder("nowhere"), 3), metrics=metrics)
     found = Evaluated("dev", 3, (score,), done, "", "f1").metrics()

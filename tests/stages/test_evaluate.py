@@ -58,6 +58,19 @@ def test_samples_of_one_task_are_one_observation() -> None:
     assert many.estimate == few.estimate
 
 
+def test_scores_stand_apart_by_the_source_of_tasks_where_there_are_several() -> None:
+    values = table({"a": [1.0, 0.0], "b": [0.0, None], "c": [1.0, 1.0]})
+    sources = {"a": "nq", "b": "nq", "c": "hotpot", "d": "not played"}
+    (score,) = summarise(values, ["f1"], sources=sources)
+    assert {source: of.estimate.mean for source, of in score.by_source.items()} == {"hotpot": 1.0, "nq": 0.25}
+    assert {source: of.estimate.tasks for source, of in score.by_source.items()} == {"hotpot": 1, "nq": 2}
+    assert score.by_source["nq"].pass_at == {1: 0.25, 2: 0.5}
+    (whole,) = summarise(values, ["f1"])
+    assert (score.estimate, score.pass_at) == (whole.estimate, whole.pass_at)
+    (alone,) = summarise(values, ["f1"], sources=dict.fromkeys("abc", "nq"))
+    assert alone.by_source == {}
+
+
 @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=4))
 def test_pass_at_k_is_the_chance_that_one_of_k_drawn_samples_is_solved(drawn: list[list[bool]]) -> None:
     values = {f"t{i}": [float(solved) for solved in samples] for i, samples in enumerate(drawn)}

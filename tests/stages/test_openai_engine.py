@@ -65,11 +65,12 @@ def test_counts_that_no_server_tells_stay_unknown(api: Api, usage: Any) -> None:
 
 
 def test_a_role_s_sampling_is_what_the_server_gets(api: Api) -> None:
-    role = RoleSettings(temperature=0.3, top_p=0.9, stop=("END",), top_k=4)
+    role = RoleSettings(temperature=0.3, top_p=0.9, stop=("END",), top_k=4, min_p=0.05)
     play(engine(api.url), role=role, samples=2)
     for body in api.asked:
         assert (body["model"], body["max_tokens"]) == ("m", 50)
         assert (body["temperature"], body["top_p"], body["stop"], body["top_k"]) == (0.3, 0.9, ["END"], 4)
+        assert body["min_p"] == 0.05
         assert 0 <= body["seed"] < 2**31
     assert len({body["seed"] for body in api.asked}) == 2
     assert api.keys == [f"Bearer {KEY}"] * 2

@@ -134,7 +134,7 @@ def test_logprobs_are_of_the_distribution_after_temperature() -> None:
 
 
 def test_top_k_and_top_p_filter_after_temperature_and_renormalise() -> None:
-    logits = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]])).repeat(5, 1)
+    logits = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]])).repeat(9, 1)
     cases = [
         (Sampling(1, top_k=2), [1, 3]),
         (Sampling(1, top_p=0.65), [1, 3]),
@@ -142,6 +142,11 @@ def test_top_k_and_top_p_filter_after_temperature_and_renormalise() -> None:
         (Sampling(1, top_p=1e-6), [1]),
         # at T = 0.5 the two likeliest hold 16/30 + 9/30 of the mass
         (Sampling(1, temperature=0.5, top_p=0.8), [1, 3]),
+        # min_p: a share of the likeliest token's probability, after the temperature and before the others
+        (Sampling(1, min_p=0.5), [1, 2, 3]),
+        (Sampling(1, min_p=0.6), [1, 3]),
+        (Sampling(1, temperature=0.5, min_p=0.5), [1, 3]),
+        (Sampling(1, min_p=0.6, top_p=0.5), [1]),
     ]
     probabilities = processed_logprobs(logits, [s for s, _ in cases]).exp()
     assert probabilities.sum(-1).tolist() == pytest.approx([1.0] * len(cases))

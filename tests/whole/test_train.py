@@ -94,8 +94,8 @@ def test_stages_of_a_finished_evaluation_are_made_again_by_redo_and_its_plays_st
         with pytest.raises(
             UsageError, match=r"no such stage \(did you mean 'evaluate'\?\); the stages are: sample"
         ):
-            runner.evaluate(evaluation, "evaluat")
-        again = runner.evaluate(evaluation, "evaluate")
+            runner.evaluate(evaluation, redo_from="evaluat")
+        again = runner.evaluate(evaluation, redo_from="evaluate")
     assert again.done.resumed == ("sample", "rollout")
     assert [score.name for score in again.scores] == ["exact_match"]
     entry = run.read_info()["redone"][-1]

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.metrics.turns import step_metrics
 from rewards.f1_by_round import F1ByRound
 from rewards.format import Format
 from rewards.scoring.score import score_turns
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from rewards.token_f1 import TokenF1
+from stages.tables.parquet import TableSink
 from workflows.errors import InfraError, ToolRefusal
 from workflows.graph import Workflow
 from workflows.playing.attempts import PlayLimits
@@ -105,6 +107,29 @@ def trajectory(knowledge: Mapping[str, Any]) -> list[str]:
 
 def one_round(n: int) -> list[str]:
     return [f"search{n}", f"retrieve{n}", f"summarise{n}", f"update{n}", f"answer{n + 1}"]
+
+
+def test_what_a_team_did_is_counted_by_episode(tmp_path: Any) -> None:
+    """M-ASK's counts: one team goes three rounds, another is stopped in its second."""
+    teams = [
+        play(updater=turn_by_turn("<update>t2</update>", "<add>t3</add>", "<add>t4</add>")),
+        play(searcher=turn_by_turn("<search>x</search>", "<end>"), updater="no such thing"),
+    ]
+    turns = [t | {"episode_id": str(n)} for n, team in enumerate(teams) for t in team.turns]
+    sink = TableSink("turns", str(tmp_path), TURNS)
+    metrics = step_metrics({"turns": sink.ref([sink.write_part(0, rows_to_table(turns, TURNS))])})
+    assert metrics == {
+        "step/plan/turns_mean": 1.0,
+        "step/answer/turns_mean": (4 + 2) / 2,  # three and one answered rounds
+        "step/search/turns_mean": (3 + 2) / 2,
+        "step/search/search_mean": (3 + 1) / 2,
+        "step/search/end_mean": 1 / 2,
+        "step/retrieve/turns_mean": (3 + 1) / 2,
+        "step/summarise/turns_mean": (3 + 1) / 2,
+        "step/update/turns_mean": (3 + 1) / 2,
+        "step/update/update_mean": 1 / 2,
+        "step/update/add_mean": (2 + 1) / 2,  # what is no place is a new step
+    }
 
 
 # Rounds and the learned stop.

@@ -279,6 +279,7 @@ class Episode:
             temperature=settings.temperature,
             top_p=settings.top_p,
             top_k=settings.top_k,
+            min_p=settings.min_p,
             stop=settings.stop,
             seed=self._sampling_seed(turn.key),
         )

@@ -28,6 +28,7 @@ from workflows.teams.mask_knowledge import learned, next_id, planned, query_line
 from workflows.teams.mask_roles import roles
 from workflows.teams.qa_passages import check_counts, check_flags, lookup_of, passages_of
 from workflows.tools.retriever import make_retriever
+from workflows.vocabulary import Move
 
 
 def build(
@@ -59,7 +60,7 @@ def build(
         return state.round < max_rounds
 
     def goes_on(state: State) -> bool:
-        return not stop_on_search_end or state["search"].best["action"] == "search"
+        return not stop_on_search_end or state["search"].best["action"] == Move.SEARCH
 
     question = "task.question"
     return Workflow(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from workflows.teams.mask_parsers import step_id
+from workflows.vocabulary import Move
 
 NO_QUERIES: Final = "(nothing yet)"
 
@@ -38,7 +39,7 @@ def learned(
     """
     step = {"id": where["id"], "sub_question": query, "sub_answer": evidence}
     trajectory = list(known["trajectory"])
-    if where["action"] == "update":
+    if where["action"] == Move.UPDATE:
         trajectory = [step if old["id"] == where["id"] else old for old in trajectory]
     else:
         trajectory.append(step)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from workflows.errors import WorkflowError
 from workflows.parsers import Parsed, ParserHooks, Tagged, invalid, outside, tagged
+from workflows.vocabulary import Move
 
 UNKNOWN: Final = "Unknown"
 NO_EVIDENCE: Final = "No useful information"
@@ -109,11 +110,11 @@ class SearchParser(ParserHooks):
 
     def parse(self, text: str) -> Parsed:
         if _END.fullmatch(text.strip()):
-            return Parsed({"action": "end", "query": ""}, True)
+            return Parsed({"action": Move.END, "query": ""}, True)
         spans = tagged("search", text)
         queries = [span.content for span in spans if span.content]
         query = queries[0] if queries else _words(first_line(text))
-        read = {"action": "search" if query else "end", "query": query}
+        read = {"action": Move.SEARCH if query else Move.END, "query": query}
         if not spans:
             return invalid("neither <search> nor <end>", read)
         if len(spans) > 1 or "<search>" in spans[0].content.lower():
@@ -171,9 +172,9 @@ class UpdateParser(ParserHooks):
         updates, adds = tagged("update", text), tagged("add", text)
         known_updates = [span.content.lower() for span in updates if span.content.lower() in known]
         read = (
-            {"action": "update", "id": known_updates[0]}
+            {"action": Move.UPDATE, "id": known_updates[0]}
             if known_updates
-            else {"action": "add", "id": next_id}
+            else {"action": Move.ADD, "id": next_id}
         )
         if len(updates) + len(adds) != 1:
             return invalid("neither <update> nor <add>" if not updates + adds else "more than one tag", read)

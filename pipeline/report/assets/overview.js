@@ -97,6 +97,8 @@ function showPlace(place) {
   const rolled = about.kind !== 'evaluation';
   byId('tiles').replaceChildren(...[
     ...place.scores.map((s) => tile(s.name, s.mean, s.low === null ? '' : `95 %: ${short(s.low)} to ${short(s.high)}`)),
+    ...place.scores.flatMap((s) => Object.entries(s.by_source ?? {}).map(([source, of]) => tile(`${s.name} of ${source}`, of.mean,
+      `${many(of.tasks, 'task')}${of.low === null ? '' : `, 95 %: ${short(of.low)} to ${short(of.high)}`}`))),
     tile('mean return', value('return/mean')), rolled && tile('mean reward', value('reward/mean')),
     tile('episodes', value('rollout/episodes'), ok === undefined || ok === value('rollout/episodes') ? 'all ok' : `${short(ok)} ok`),
     tile('turns', value('rollout/turns')), rolled && tile('turns trained on', trained),

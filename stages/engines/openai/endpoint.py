@@ -31,6 +31,7 @@ _OURS: Final = (
     "max_tokens",
     "max_completion_tokens",
     "top_k",
+    "min_p",
     "n",
     "stream",
 )

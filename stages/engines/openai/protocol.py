@@ -18,9 +18,9 @@ class NotAnAnswer(Exception):
 def request_body(endpoint: Endpoint, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
     """The JSON body of one request.
 
-    Temperature and top_p are always sent, because servers have defaults of their own. `top_k` is not a part
-    of OpenAI's API (vLLM knows it), so it is sent only where it is on. Seeds are folded to 31 bits:
-    some servers keep 32, and a gateway that reads numbers as floats loses what is beyond 53.
+    Temperature and top_p are always sent, because servers have defaults of their own. `top_k` and `min_p` are
+    not a part of OpenAI's API (vLLM knows them), so they are sent only where they are on. Seeds are folded
+    to 31 bits: some servers keep 32, and a gateway that reads numbers as floats loses what is beyond 53.
     """
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -31,6 +31,8 @@ def request_body(endpoint: Endpoint, messages: Sequence[Message], sampling: Samp
     }
     if sampling.top_k:
         body["top_k"] = sampling.top_k
+    if sampling.min_p:
+        body["min_p"] = sampling.min_p
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if sampling.seed is not None:

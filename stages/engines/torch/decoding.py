@@ -226,8 +226,8 @@ def _pad_left(states: torch.Tensor, length: int, axis: int) -> torch.Tensor:
 def processed_logprobs(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
     """Logprobs [B, V] in float32 of the distribution that each row is sampled from.
 
-    After temperature, then top_k, then top_p: the order of vLLM's `processed_logprobs`. A greedy row
-    (temperature 0) keeps the model's own distribution, at temperature 1 and unfiltered.
+    After temperature, then min_p, then top_k, then top_p: the order of vLLM's `processed_logprobs`. A greedy
+    row (temperature 0) keeps the model's own distribution, at temperature 1 and unfiltered.
     """
     logits = logits.float()
     greedy = [s.temperature == 0 for s in sampling]
@@ -238,6 +238,10 @@ def processed_logprobs(logits: torch.Tensor, sampling: Sequence[Sampling]) -> to
     logits = logits / column([1.0 if g else s.temperature for s, g in zip(sampling, greedy, strict=True)])
     top_k = [0 if g else s.top_k for s, g in zip(sampling, greedy, strict=True)]
     top_p = [1.0 if g else s.top_p for s, g in zip(sampling, greedy, strict=True)]
+    min_p = [0.0 if g else s.min_p for s, g in zip(sampling, greedy, strict=True)]
+    if any(min_p):  # relative to the likeliest token
+        least = logits.amax(-1, keepdim=True) + column(min_p).log()
+        logits = logits.masked_fill(logits < least, float("-inf"))
     if any(top_k) or min(top_p) < 1:
         ordered, order = logits.sort(dim=-1, descending=True)
         rank = torch.arange(logits.shape[-1], device=logits.device)

@@ -256,6 +256,7 @@ def _parameters(sampling: Sampling) -> Any:
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
+        min_p=sampling.min_p,
         seed=sampling.seed,
         stop=list(sampling.stop) or None,
         detokenize=bool(sampling.stop),
