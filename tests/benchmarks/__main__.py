@@ -17,7 +17,17 @@ from typing import Any
 
 from tests.benchmarks.measure import MIN_PAIRS, Figure, Options, environment, lines
 
-BENCHMARKS = ("rollout", "update", "iteration", "replay", "qa_scores", "sandbox", "hostile", "humaneval")
+BENCHMARKS = (
+    "rollout",
+    "update",
+    "adapters",
+    "iteration",
+    "replay",
+    "qa_scores",
+    "sandbox",
+    "hostile",
+    "humaneval",
+)
 
 
 def main() -> int:

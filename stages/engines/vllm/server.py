@@ -24,7 +24,7 @@ from stages.engines.base import (
 )
 from stages.engines.kind import EngineKind
 from stages.engines.vllm.arguments import check_arguments, engine_arguments
-from stages.engines.vllm.worker import OWNER
+from stages.engines.vllm.worker import ADAPTERS, OWNER
 from stages.process.imports import import_transformers
 from stages.weights.checkpoints import describe_checkpoint, require_hash, require_same_tensors, shapes_of
 from stages.weights.precision import weights_gib
@@ -48,6 +48,7 @@ class VllmServer(EngineKind):
         # The engine core, a child process, runs its worker inside itself: one process less.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ[OWNER] = str(os.getpid())
+        os.environ[ADAPTERS] = "1" if spec.adapters and not self.on_cuda else "0"
         if not self.on_cuda:
             # vLLM compiles one small function even when told to run eagerly: 18 s at the first request.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

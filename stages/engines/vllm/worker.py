@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Final
 
+ADAPTERS: Final = "CADRE_ENGINE_ADAPTERS"  # in the environment: the engine has adapters, on a CPU
 OWNER: Final = "CADRE_ENGINE_OWNER"  # in the environment: id of the process that started the engine core
 
 
@@ -51,4 +52,12 @@ def _end_with_owner() -> None:
     threading.Thread(target=watch, name="cadre-owner", daemon=True).start()
 
 
+def _compute_adapters_together() -> None:
+    if os.environ.get(ADAPTERS) == "1":
+        from stages.engines.vllm.adapters import install
+
+        install()
+
+
+_compute_adapters_together()
 _end_with_owner()  # as early as this module is known: loading the weights takes half a minute
