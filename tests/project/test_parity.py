@@ -1,9 +1,12 @@
-"""docs/parity.md can't rot: every file and every test that it names is there."""
+"""docs/parity.md can't rot: what it names is there, and what it says may not go away."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "parity.md"
+RECORD = Path(__file__).with_name("parity_rows.txt")
 COLUMNS = ("where", "shown by")
 NO_TEST = ("open:", "n/a:")  # what a cell without a test begins with: not done, or nothing to do here
 
 CODE = re.compile(r"`([^`]+)`")
 TEST = re.compile(r"(test_\w+\.py)?(?:::(test_\w+)(?:\[[^]]*\])?)?")
+METRIC = re.compile(r"\w+/\w+/(?=\w+_mean)|_mean$")  # the names of steps and moves in a metric's name
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
 
@@ -114,3 +119,90 @@ def test_what_is_open_is_listed_at_the_top_and_said_in_its_row() -> None:
     lines = page.splitlines()
     open_rows = {lines[row.line - 1].split("|")[1].strip() for row in rows() if "open:" in row.shown}
     assert listed == open_rows
+
+
+# --- what may not go away --------------------------------------------------------------------------------
+
+# The items of the specification: its sections, the numbered weaknesses, the checklist.
+ITEMS = (
+    *(f"1.{n}" for n in range(1, 7)),
+    *(f"2.{n}" for n in range(8)),
+    *("3", *(f"3.{n}" for n in range(1, 7))),
+    *("4", *(f"4.{n}" for n in range(1, 5))),
+    *(f"5.{n}" for n in range(9)),
+    *(f"6.{n}" for n in range(1, 6)),
+    *(f"7.A {n}" for n in range(1, 13)),
+    *(f"7.B {n}" for n in range(13, 24)),
+    *(f"7.C {n}" for n in range(24, 33)),
+    *(f"7.D {n}" for n in range(33, 42)),
+    *(f"7.E {n}" for n in range(42, 51)),
+    *(f"P{n}" for n in range(1, 14)),
+)
+
+
+def recorded() -> list[str]:
+    """The first two cells of every row, in order: what the page is about."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    return [" | ".join(cell.strip() for cell in lines[row.line - 1].split("|")[1:3]) for row in rows()]
+
+
+def test_every_item_of_the_specification_has_a_row() -> None:
+    assert set(ITEMS) <= {name.partition(" | ")[0] for name in recorded()}
+
+
+def test_no_row_goes_away() -> None:
+    """Rows may be added; one that is gone, or is about another thing, is taken out of the record by hand."""
+    gone = Counter(RECORD.read_text("utf-8").splitlines()) - Counter(recorded())
+    assert not gone, f"rows that were on the page: {list(gone)}"
+
+
+def named_cases() -> dict[tuple[str, str], set[str]]:
+    """By file and function of a test, the cases that rows name in brackets."""
+    cases: dict[tuple[str, str], set[str]] = {}
+    for row in rows():
+        file = ""
+        for named in CODE.findall(row.shown):
+            found = re.fullmatch(r"(test_\w+\.py)?(?:::(test_\w+)(?:\[([^]]*)\])?)?", named)
+            if found is None:
+                continue
+            file = found[1] or file
+            if found[3]:
+                cases.setdefault((file, found[2]), set()).update(found[3].split(", "))
+    return cases
+
+
+def test_named_cases_are_cases_of_their_tests() -> None:
+    """As pytest names them: a case's own words, or the part of them before a hyphen that says which it is."""
+    cases = named_cases()
+    assert sum(map(len, cases.values())) > 15
+    files = sorted({str(path_of(file).relative_to(ROOT)) for file, _ in cases})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ids: dict[tuple[str, str], list[str]] = {}
+    for line in listed.splitlines():
+        if found := re.fullmatch(r"\S*?(test_\w+\.py)::(test_\w+)\[(.*)\]", line):
+            ids.setdefault((found[1], found[2]), []).append(found[3])
+    for (file, function), wanted in cases.items():
+        for case in wanted:
+            there = ids.get((file, function), [])
+            assert any(re.search(rf"(^|-){re.escape(case)}(-|$)", name) for name in there), (
+                f"{file}::{function} has no case {case!r}; it has: {there[:40]}"
+            )
+
+
+def test_settings_options_and_metrics_that_rows_name_are_in_the_code() -> None:
+    """Each word in code marks under "How it is here" is one of the code, its settings or its metrics."""
+    rooms = ("pipeline", "stages", "rewards", "workflows")
+    texts = [path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")]
+    texts += [(ROOT / "docs" / page).read_text("utf-8") for page in ("metrics.md", "settings.md")]
+    known = set(re.findall(r"\w+", "\n".join(texts)))
+    lines = PAGE.read_text("utf-8").splitlines()
+    for row in rows():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", lines[row.line - 1])[1:-1]]
+        for named in CODE.findall(cells[2]):
+            for word in re.findall(r"[A-Za-z_]\w+", METRIC.sub("", named)):
+                assert word in known, f"line {row.line}: {named}: nothing in the code is called {word}"
+
+
+if __name__ == "__main__":
+    RECORD.write_text("\n".join(recorded()) + "\n", "utf-8")
