@@ -19,8 +19,13 @@ def export(
     ] = None,
     replay: Replay = None,
     version: Annotated[
-        str, typer.Option("--version", help="A number, `latest`, or `best` (of the evaluations).")
-    ] = "latest",
+        str,
+        typer.Option(
+            "--version",
+            help="A number, `latest`, `best` (of the evaluations), or `result`: the best if "
+            "evaluate.patience ended the training, else the latest.",
+        ),
+    ] = "result",
     merge: Annotated[
         bool, typer.Option("--merge", help="Write an adapter's base with the adapter merged into it.")
     ] = False,

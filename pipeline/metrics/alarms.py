@@ -6,57 +6,39 @@ whose sign is gone is over. An alarm never stops a run. Names of metrics are tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from statistics import fmean
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
+from pipeline.metrics.falls import fell_from_peak, of_gradients
 from pipeline.metrics.names import by_name
+from pipeline.metrics.signs import Alarm, Metrics, Series, above, reference, since_when
 from pipeline.settings.program import hint
 from pipeline.settings.tracking import AlarmsSection
-
-Metrics = Mapping[str, float]
-Series = Sequence[tuple[int, Metrics]]
-"""Finished iterations in order: the number of each, and its metrics."""
 
 SMALL_DRIFT: Final = 8.0  # tokens by which a length may drift, whatever factor that is
 SMALL_GAP: Final = 0.01  # nats per token by which sampler and trainer may differ, whatever they did at first
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """`where` is the role or model that it is about; empty for the whole team."""
-
-    name: str
-    where: str
-    since: int  # the first of the iterations in a row
-    what: str
-    look: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}/{self.where}" if self.where else self.name
-
-    def __str__(self) -> str:
-        return f"{self.key} since iteration {self.since}: {self.what}; {self.look}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def alarms(series: Series, limits: AlarmsSection, without_logprobs: Collection[str] = ()) -> list[Alarm]:
+def alarms(
+    series: Series,
+    limits: AlarmsSection,
+    without_logprobs: Collection[str] = (),
+    versions: Mapping[str, int] | None = None,
+) -> list[Alarm]:
     """The alarms after the last iteration of the series, in a fixed order.
 
     Args:
         without_logprobs: models, as metrics call them, for which a script or a file speaks: logprobs that no
             policy has given differ from the trainer's, and that is no sign of anything.
+        versions: of the models at the peak of the mean return, as `peak` finds it, where they are kept.
     """
     if not series:
         return []
     holding = [*_constant_reward(series, limits), *_no_signal(series, limits), *_excluded(series, limits)]
+    holding += fell_from_peak(series, limits, versions)
     last = series[-1][1]
     for role in sorted(by_name(last, "role")):
-        holding += _of_role(series, limits, role)
+        holding += [*_of_role(series, limits, role), *of_gradients(series, limits, role)]
     for model in sorted(by_name(last, "model")):
         holding += _of_model(series, limits, model)
         if model not in without_logprobs:
@@ -68,7 +50,7 @@ def _constant_reward(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
     def sign(metrics: Metrics, _: int) -> bool:
         return "reward/min" in metrics and metrics["reward/min"] == metrics.get("reward/max")
 
-    since = _since(series, sign, limits.iterations)
+    since = since_when(series, sign, limits.iterations)
     if since is not None:
         value = series[-1][1]["reward/min"]
         yield Alarm(
@@ -87,7 +69,7 @@ def _no_signal(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
         quiet = metrics.get("groups/no_signal_rate", 0.0) >= limits.no_signal_rate
         return quiet or (bool(skipped) and min(skipped) == 1.0)
 
-    since = _since(series, sign, limits.iterations)
+    since = since_when(series, sign, limits.iterations)
     if since is not None:
         rate = series[-1][1].get("groups/no_signal_rate")
         groups = f"{rate:.0%} of the groups have" if rate is not None else "all turns have"
@@ -106,7 +88,7 @@ def _excluded(series: Series, limits: AlarmsSection) -> Iterator[Alarm]:
         "rollout/failed_rate": "of the episodes failed through no doing of the policy",
     }
     for name, what in names.items():
-        since = _since(series, _above(name, limits.excluded_rate), limits.iterations)
+        since = since_when(series, above(name, limits.excluded_rate), limits.iterations)
         if since is not None:
             yield Alarm(
                 "much_excluded",
@@ -124,7 +106,7 @@ def _of_role(series: Series, limits: AlarmsSection, role: str) -> Iterator[Alarm
     )
 
     def before(at: int) -> float | None:
-        return _reference(series, length, max(0, at - limits.length_window), at, limits.iterations)
+        return reference(series, length, max(0, at - limits.length_window), at, limits.iterations)
 
     def drifts(metrics: Metrics, at: int) -> bool:
         value, earlier = metrics.get(length), before(at)
@@ -133,11 +115,11 @@ def _of_role(series: Series, limits: AlarmsSection, role: str) -> Iterator[Alarm
         return not earlier / limits.length_factor < value < earlier * limits.length_factor
 
     def collapses(metrics: Metrics, at: int) -> bool:
-        first = _reference(series, entropy, 0, at, limits.iterations)
+        first = reference(series, entropy, 0, at, limits.iterations)
         return first is not None and metrics.get(entropy, first) < limits.entropy_share * first
 
     last = series[-1][1]
-    if (since := _since(series, drifts, limits.iterations)) is not None:
+    if (since := since_when(series, drifts, limits.iterations)) is not None:
         yield Alarm(
             "length_drift",
             role,
@@ -146,7 +128,7 @@ def _of_role(series: Series, limits: AlarmsSection, role: str) -> Iterator[Alarm
             f"{min(limits.length_window, len(series))} iterations",
             f"look at {length} beside return/mean, and at episodes (`{hint('show')}`)",
         )
-    if (since := _since(series, _above(cut, limits.truncated_rate), limits.iterations)) is not None:
+    if (since := since_when(series, above(cut, limits.truncated_rate), limits.iterations)) is not None:
         yield Alarm(
             "cut_off",
             role,
@@ -154,7 +136,7 @@ def _of_role(series: Series, limits: AlarmsSection, role: str) -> Iterator[Alarm
             f"{last[cut]:.0%} of its responses are stopped by the token limit",
             f"raise roles.{role}.max_response_tokens, or reward brevity",
         )
-    if (since := _since(series, collapses, limits.iterations)) is not None:
+    if (since := since_when(series, collapses, limits.iterations)) is not None:
         yield Alarm(
             "entropy_collapse",
             role,
@@ -182,7 +164,7 @@ def _of_model(series: Series, limits: AlarmsSection, model: str) -> Iterator[Ala
         ),
     ):
         key = f"model/{model}/{metric}"
-        since = _since(series, _above(key, limit), limits.iterations)
+        since = since_when(series, above(key, limit), limits.iterations)
         if since is not None:
             yield Alarm(name, model, since, f"{what} {series[-1][1][key]:.3g} nats per token", look)
 
@@ -197,7 +179,7 @@ def _sampler_gap(series: Series, limits: AlarmsSection, model: str) -> Iterator[
         gap = metrics.get(key, 0.0)
         return gap >= limits.sampler_gap or (gap >= SMALL_GAP and gap >= limits.sampler_gap_growth * first)
 
-    if (since := _since(series, sign, limits.iterations)) is not None:
+    if (since := since_when(series, sign, limits.iterations)) is not None:
         yield Alarm(
             "sampler_gap",
             model,
@@ -205,21 +187,3 @@ def _sampler_gap(series: Series, limits: AlarmsSection, model: str) -> Iterator[
             f"sampler and trainer differ by {series[-1][1][key]:.3g} nats per token, at first by {first:.3g}",
             "look at sampler_gap_max and at the precision of both; ppo.importance corrects small gaps",
         )
-
-
-def _above(name: str, limit: float) -> Callable[[Metrics, int], bool]:
-    return lambda metrics, _: name in metrics and metrics[name] >= limit
-
-
-def _since(series: Series, sign: Callable[[Metrics, int], bool], iterations: int) -> int | None:
-    """The first of the iterations in a row, up to the last, that have the sign; None for too few."""
-    start = len(series)
-    while start and sign(series[start - 1][1], start - 1):
-        start -= 1
-    return series[start][0] if len(series) - start >= iterations else None
-
-
-def _reference(series: Series, name: str, start: int, end: int, count: int) -> float | None:
-    """Mean of a metric over the first `count` places from `start` on; None if they reach `end`."""
-    values = [metrics[name] for _, metrics in series[start : start + count] if name in metrics]
-    return fmean(values) if values and start + count <= end else None

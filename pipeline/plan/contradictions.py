@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pipeline.settings.effects import without_effect
 from pipeline.settings.elsewhere import elsewhere
 from pipeline.settings.schema import ModelSection, RoleSection
 from pipeline.settings.training import LOSS_TERMS, PpoSection
@@ -85,6 +86,15 @@ def check_untrained(models: Mapping[str, ModelSection]) -> None:
                     f"[models.{model_id}.{key}] has no effect: the model is not trained; remove it, or set "
                     f"models.{model_id}.train = true"
                 )
+
+
+def check_patience(patience: int, every: int) -> None:
+    """Refuse an early stop of a training that is never evaluated."""
+    if patience and without_effect("evaluate.patience", {"evaluate.every": every}):
+        raise UsageError(
+            f"evaluate.patience = {patience} has no effect with evaluate.every = {every}: it counts "
+            "evaluations on the way; remove it, or set evaluate.every above 0"
+        )
 
 
 def check_words(method: str | None, losses: Mapping[str, str]) -> None:

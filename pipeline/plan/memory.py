@@ -40,8 +40,9 @@ def memory_report(plan: Needs) -> dict[str, float]:
             parts[f"engine {base_id}"] = engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
-        tokens = plan.resolved.model_plans[model_id].ppo.micro_batch_tokens
-        parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters)
+        of_model = plan.resolved.model_plans[model_id]
+        tokens = of_model.ppo.micro_batch_tokens
+        parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters, len(of_model.roles))
         if trainer.adapter is not None:
             parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
         training = max(training, activation_estimate(trainer, info.parameters, tokens))

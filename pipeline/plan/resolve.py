@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.plan.contradictions import (
     check_frozen_roles,
+    check_patience,
     check_role_overrides,
     check_room,
     check_training_sampling,
@@ -165,6 +166,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         check_words(settings.credit.use, {f"loss of model {model_id!r}": ppo.loss})
         _critic(settings.critic, section, f"models.{model_id}.critic")
     check_untrained(settings.models)
+    check_patience(settings.evaluate.patience, settings.evaluate.every)
     settings = complete(settings, list(workflow.roles))
     models = model_map({role: str(s.model) for role, s in settings.roles.items()}, settings.models)
     check_role_overrides(settings.roles, settings.models)

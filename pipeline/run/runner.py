@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
+from pipeline.metrics.falls import peak
 from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
@@ -20,6 +21,7 @@ from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
+from pipeline.run.peaks import note_peak, patience_is_spent
 from pipeline.run.recorder import Recorder
 from pipeline.run.redo import (
     is_trusted,
@@ -168,14 +170,18 @@ class Runner:
         """Go on until the run has `iterations` finished iterations, however many it has now.
 
         With an `evaluation`, the team is evaluated before the first of them, every
-        `evaluate.every` iterations, and at the end. `on_done` may end the training by True.
+        `evaluate.every` iterations, and at the end. `on_done` may end the training by True, and so does
+        `evaluate.patience`.
         """
         every = self.plan.resolved.evaluate.every
         ended = False
         while not ended and (index := self.next_index()) < iterations:
             # an iteration that has begun was begun after its evaluation, if it has one
             if evaluation and every and index % every == 0 and index not in self.run.iterations():
-                on_evaluated(self.evaluate(evaluation))
+                found = self.evaluate(evaluation)
+                if patience_is_spent(self.run, self.plan.resolved.evaluate, evaluation.split, index):
+                    break  # the last evaluation, below, is this one
+                on_evaluated(found)
             ended = on_done(self.run_iteration())
         if evaluation:
             on_evaluated(self.evaluate(evaluation, is_last=True))
@@ -292,7 +298,11 @@ class Runner:
         before = total_cost(m for index, m in self._series.items() if index < done.index)
         metrics |= cost_metrics(metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = metrics
-        raised = alarms(sorted(self._series.items()), self.plan.resolved.tracking.alarms, self._scripted)
+        series = sorted(self._series.items())
+        limits = self.plan.resolved.tracking.alarms
+        trained = [m.model_id for m in self.plan.models.trainable]
+        versions = note_peak(self.run, done, peak(series, limits.iterations), trained, self.version_of)
+        raised = alarms(series, limits, self._scripted, versions)
         done = replace(done, metrics=metrics, alarms=tuple(raised))
         self.recorder.iteration(done)
         done.store.folder.write_text(
@@ -336,9 +346,10 @@ class Runner:
         return best_so_far(name, value, found.index, None)
 
     def _prune_checkpoints(self) -> None:
-        """Keep the newest whole checkpoints, the best ones, and the weights that a model stands at."""
+        """Keep the newest whole checkpoints, the best ones, those of the highest mean return, and the weights
+        that a model stands at."""
         keep = self.plan.resolved.checkpoints.keep
-        best = list(self.run.info.get("best", {}).values())
+        best = [*self.run.info.get("best", {}).values(), self.run.info.get("peak", {"versions": {}})]
         for model in self.plan.models.trainable:
             also = {self.version_of(model.model_id), *(b["versions"].get(model.model_id) for b in best)}
             prune_checkpoints(self.run, model.model_id, keep, also)

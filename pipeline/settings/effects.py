@@ -87,6 +87,7 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "critic.coefficient": ((_GAE,), (Under("critic.kind", ("head",)),)),
     "critic.warmup_updates": ((_GAE,),),
     **dict.fromkeys(("evaluate.top_p", "evaluate.top_k", "evaluate.min_p"), ((_SAMPLED, _VOTED),)),
+    "evaluate.patience": ((Under("evaluate.every", (0,), but=True),),),
     "credit.silent_by": ((Under("credit.silent", ("exclude",)),),),
     "sharing.groups": ((Under("sharing.regime", (None,)),),),
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipeline.settings.section import Name, Positive, Section, Share
+from pipeline.settings.section import Count, Name, Positive, Section, Share
 
 DataPath = str | tuple[str, ...] | dict[str, str | tuple[str, ...]]
 
@@ -56,7 +56,7 @@ class VoteSection(Section):
 class EvaluateSection(Section):
     """How a team is evaluated: its own tasks, sampling and tables, apart from training."""
 
-    later = frozenset({"test", "vote", "top_p", "top_k", "min_p", "best_by"})
+    later = frozenset({"test", "vote", "top_p", "top_k", "min_p", "best_by", "patience"})
 
     path: DataPath | None = None
     """Data to evaluate on; without it, that of [data]."""
@@ -84,6 +84,9 @@ class EvaluateSection(Section):
     best_by: Literal["mean", "solved"] = "mean"
     """Which number of that metric is compared: mean, or solved (pass@1, the share of samples that reach
     solved_at: of private tests, programs that pass all)."""
+    patience: Count = 0
+    """Training stops after so many evaluations in a row that are no better than the best, whose checkpoint is
+    then the run's result; 0 never stops it."""
     solved_at: float = 1.0
     """A sample with this value or more counts as solved, for pass@k."""
     max_failed_share: Share = 0.5

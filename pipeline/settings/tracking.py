@@ -12,6 +12,8 @@ from pipeline.settings.section import Amount, Count, Positive, Section, Share
 class AlarmsSection(Section):
     """How much is too much. An alarm needs its sign in `iterations` iterations in a row."""
 
+    later = frozenset({"role_share", "role_odds", "copies_cosine", "peak_fall", "style_leak"})
+
     iterations: Positive = 3
     """An alarm needs its sign in so many iterations in a row."""
     no_signal_rate: Share = 1.0
@@ -34,6 +36,17 @@ class AlarmsSection(Section):
     """Mean nats per token between sampler and trainer."""
     sampler_gap_growth: Annotated[float, Field(gt=1)] = 20.0
     """Factor by which that gap grows from the first iteration on."""
+    role_share: Share = 0.8
+    """Share of its model's gradients that one role has, where [measure] gradients reads them."""
+    role_odds: Annotated[float, Field(gt=1)] = 4.0
+    """Factor by which the odds of that share are above those of the role's share of tokens."""
+    copies_cosine: Share = 0.8
+    """Mean cosine of the gradients of two parallel copies of a role."""
+    peak_fall: Share = 0.05
+    """Share of its highest value that the mean return has lost, means over `iterations` iterations."""
+    style_leak: Amount = 0.02
+    """Nats per token by which a role moves from its reference while it earns nothing, where [measure] drift
+    or the loss measures that."""
 
 
 class TrackingSection(Section):

@@ -12,6 +12,15 @@ from pipeline.store.finished import Finished
 from stages.evaluate import Score
 
 
+def stopped_early(best: Mapping[str, Any], patience: int) -> str:
+    """A sentence that says why a training ended before its last iteration, and what came of it."""
+    return (
+        f"stopped early: {patience} evaluation{'s' if patience > 1 else ''} in a row were no better by "
+        f"{best['metric']} than {best['value']:.3f} after {best['iterations']} iterations; the run's result "
+        "is that checkpoint, which `export` writes; a higher evaluate.patience goes on"
+    )
+
+
 def best_so_far(metric: str, value: float, index: int, before: Mapping[str, Any] | None) -> str:
     """A sentence that says which evaluation of a split is the best now.
 

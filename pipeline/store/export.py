@@ -37,7 +37,8 @@ def export_model(
         run: with its info read.
         folder: a path or fsspec URL that does not exist or is empty.
         model_id: None for the only model of the run.
-        version: a number, "latest", or "best": that of the best evaluation.
+        version: a number, "latest", "best" (that of the best evaluation), or "result": the best where
+            `evaluate.patience` ended the training, else the latest.
         merge: write an adapter's base with the adapter in it, instead of the adapter alone.
         replay: the label of a replay, for the weights that it trained.
 
@@ -89,6 +90,8 @@ def _model(run: Run, model_id: str | None) -> str:
 
 def _version(run: Run, model: str, version: str) -> int:
     have = run.weights_versions(model)
+    if version == "result":  # of a run that stopped at its peak that, else the newest
+        version = "best" if run.info.get("result") else "latest"
     if version == "best":
         found = [b["versions"].get(model) for b in run.info.get("best", {}).values()]
         if not found:
@@ -104,7 +107,7 @@ def _version(run: Run, model: str, version: str) -> int:
     elif version.isdigit():
         wanted = int(version)
     else:
-        raise UsageError(f"--version {version!r} is neither a number, nor latest, nor best")
+        raise UsageError(f"--version {version!r} is neither a number, nor result, latest or best")
     if wanted not in have:
         raise UsageError(
             f"run {run.name!r} has no weights of version {wanted} of model {model!r}; it keeps: "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.store.manifest import Manifest
 from pipeline.store.place import IterationStore
 from stages.base import Account

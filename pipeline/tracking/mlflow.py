@@ -23,7 +23,7 @@ from pipeline.tracking.mlflow_view import View, view_page
 from pipeline.tracking.tracker import Contents, EvaluationRecord, Files, IterationRecord, Parameters
 
 if TYPE_CHECKING:
-    from pipeline.metrics.alarms import Alarm
+    from pipeline.metrics.signs import Alarm
 
 START_SECONDS: Final = 45.0  # importing MLflow takes seconds, a new database five more
 LOG_SECONDS: Final = 20.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pipeline.metrics.alarms import Alarm
+    from pipeline.metrics.signs import Alarm
     from pipeline.tracking.spans import Trace
 
 Files = Mapping[str, bytes]  # by name

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.store.samples import Chosen
 from pipeline.views.render import accounts_table, as_text
 from pipeline.views.transcript import transcript

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipeline.metrics.alarms import Alarm
 from pipeline.metrics.iteration import iteration_metrics
+from pipeline.metrics.signs import Alarm
 from pipeline.store.episodes import Played, find_episode, sample_episodes
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run

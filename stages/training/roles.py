@@ -59,10 +59,9 @@ class RoleMeasures:
         unit = self.unit
         assert unit.parts is not None
         if unit.warms_up:  # only the critic learns, and the policy has no gradient
-            unit.parts.forget()
             return
         parts = tuple(mini_batch.counts)
-        vectors = unit.parts.take(parts)  # [parts, size]
+        vectors = unit.parts.take()  # [parts, size]
         compared = Products(parts, products(vectors).numpy())
         for row in role_measures(compared):
             rows[row["role"], row["branch"]].update(row)

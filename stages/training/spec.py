@@ -120,15 +120,16 @@ _STATE_BYTES = 12
 _FP32_GRADIENT_BYTES = 4
 
 
-def memory_estimate(spec: TrainerSpec, parameters: int) -> float:
+def memory_estimate(spec: TrainerSpec, parameters: int, roles: int = 1) -> float:
     """GiB that all ranks of a trainer hold together while it waits, measured high rather than low.
 
     An adapter's base and processes are left out: `base_estimate` has them, once for all its adapters.
 
     The optimizer state (12 bytes a parameter) is spread over ranks from ZeRO stage 1 on; a process
     costs 0.8 GiB by itself. A critic of its own costs what the policy does, a reference one more copy
-    of the compute weights in every rank; both are taken to be of the policy's size. What an update
-    needs on top is `activation_estimate`.
+    of the compute weights in every rank; both are taken to be of the policy's size. Gradients of `roles` that
+    are measured exactly cost two in float32 for each, and damping costs two. What an update needs on top is
+    `activation_estimate`.
     """
     compute = 2 if spec.precision == "bf16" else 4
     copies = 1 if spec.zero_stage else spec.ranks
@@ -141,9 +142,11 @@ def memory_estimate(spec: TrainerSpec, parameters: int) -> float:
         process = 0.0
         if spec.reference is not None and spec.reference.checkpoint == "initial":
             frozen = 0  # the base without the adapter
+    kept = 2 * roles * (spec.measure.gradients == "exact") + 2 * bool(spec.shaping.coherence_damping)
+    measured = trained * _FP32_GRADIENT_BYTES * kept * spec.ranks
     if spec.critic is not None and spec.critic.kind == "model":
         trained += parameters
-    return (trained * each + frozen) / 2**30 + process
+    return (trained * each + frozen + measured) / 2**30 + process
 
 
 def base_estimate(spec: TrainerSpec, parameters: int) -> float:

@@ -118,6 +118,8 @@ def _optimizer_step(
         "skipped": mini_batch.skipped,
     }
     if mini_batch.skipped is None:
+        if unit.parts is not None:
+            unit.parts.start(tuple(mini_batch.counts))
         for index in range(len(mini_batch.micro_batches)):
             _micro_batch(unit, mini_batch, index, total, by_part, first)
         roles.step(mini_batch, number, by_part)

@@ -212,7 +212,7 @@ def partition_rows(seed: int, version: int, vocabulary: int, to_a_prompt: int) -
     return rows
 
 
-def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool) -> pa.Table:
+def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool, by_role: bool = False) -> pa.Table:
     """The rows as a partition of one rank and one optimizer step."""
     lengths = pl.DataFrame(
         {
@@ -220,6 +220,7 @@ def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool) -> pa
             "num_prompt_tokens": [len(row["prompt_token_ids"]) for row in rows],
             "num_response_tokens": [len(row["response_token_ids"]) for row in rows],
             "prompt": [row["group_id"] for row in rows],
+            "part": [row["role"] for row in rows],
             "prefix": prefix_names(row["prompt_token_ids"] + row["response_token_ids"][:-1] for row in rows),
         }
     )
@@ -230,6 +231,7 @@ def planned(rows: list[dict[str, Any]], seed: int, *, shared_prefix: bool) -> pa
         micro_batch_tokens=MICRO_BATCH_TOKENS,
         seed=seed,
         shared_prefix=shared_prefix,
+        apart=by_role,
     )
     places = {tuple(row[k] for k in TURN_KEYS): row for row in plan.iter_rows(named=True)}
     placed = [

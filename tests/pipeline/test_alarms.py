@@ -21,6 +21,10 @@ HEALTHY = {
     "role/reader/response_tokens_mean": 40.0,
     "role/reader/truncated_rate": 0.1,
     "role/reader/sampled_entropy": 1.0,
+    "role/reader/gradient_share": 0.6,
+    "role/reader/token_share": 0.5,
+    "role/reader/copies": 4.0,
+    "role/reader/copies_cosine": 0.1,
     "model/team/skipped": 0.0,
     "model/team/kl_old": 0.001,
     "model/team/kl_reference": 0.02,
@@ -33,6 +37,8 @@ SIGNS: dict[str, dict[str, float]] = {
     "length_drift/reader": {"role/reader/response_tokens_mean": 90.0},
     "cut_off/reader": {"role/reader/truncated_rate": 0.8},
     "entropy_collapse/reader": {"role/reader/sampled_entropy": 0.05},
+    "role_dominates/reader": {"role/reader/gradient_share": 0.9},
+    "copies_add_up/reader": {"role/reader/copies_cosine": 0.9},
     "large_update/team": {"model/team/kl_old": 0.5},
     "far_from_reference/team": {"model/team/kl_reference": 3.0},
     "sampler_gap/team": {"model/team/sampler_gap_mean": 0.8},
@@ -72,6 +78,52 @@ def test_each_sign_raises_its_alarm_alone_after_so_many_iterations_and_not_befor
 def test_an_alarm_is_over_with_the_first_iteration_without_its_sign(key: str, sign: dict[str, float]) -> None:
     assert keys((5, {}), (4, sign), (1, {})) == []
     assert keys((5, {}), (2, sign), (1, {}), (2, sign)) == []
+
+
+def test_a_role_with_most_of_the_tokens_or_all_of_a_model_does_not_dominate() -> None:
+    heavy = {"role/reader/gradient_share": 0.9}
+    assert keys((5, heavy | {"role/reader/token_share": 0.8})) == []
+    alone = {"role/reader/gradient_share": 1.0, "role/reader/token_share": 1.0}
+    assert keys((5, alone)) == []
+    assert keys((5, {"role/reader/gradient_share": 1.0})) == ["role_dominates/reader"]
+
+
+def returns(*values: float, std: float = 0.1) -> list[tuple[int, dict[str, float]]]:
+    more = {"return/std": std, "rollout/episodes": 100.0}
+    return [(k, HEALTHY | more | {"return/mean": value}) for k, value in enumerate(values)]
+
+
+def test_a_fall_from_the_peak_is_told_with_the_weights_of_the_peak() -> None:
+    rises, falls = [0.2, 0.5, 0.8, 0.8, 0.8], [0.77, 0.75, 0.72]
+    assert alarms(returns(*rises), LIMITS) == []
+    assert alarms(returns(*rises, *falls[:1]), LIMITS) == []
+    (alarm,) = alarms(returns(*rises, *falls), LIMITS, versions={"b": 4, "a": 3, "c": 0})
+    assert (alarm.key, alarm.since) == ("fell_from_peak", 7)
+    assert "from 0.8 (until iteration 4) to 0.7467" in alarm.what
+    assert "kept: a version 3, b version 4 (" in alarm.look  # version 0 is the initial weights
+    assert alarms(returns(*rises, *falls, 0.8, 0.8, 0.8), LIMITS) == []
+
+
+def test_a_fall_within_chance_is_none() -> None:
+    noisy = returns(0.2, 0.5, 0.8, 0.8, 0.8, 0.77, 0.75, 0.72, std=0.5)  # an error of 0.04
+    assert alarms(noisy, LIMITS) == []
+    assert alarms(returns(-1.0, -1.0, -1.0, -2.0, -2.0, -2.0), LIMITS) != []
+
+
+def test_a_role_that_moves_though_it_earned_nothing_is_told() -> None:
+    def moved(*distances: float, **changes: float) -> list[str]:
+        rows = [
+            {"role/reader/kl_reference": d} | {f"role/reader/{k}": v for k, v in changes.items()}
+            for d in distances
+        ]
+        return [alarm.key for alarm in alarms(series(*((1, row) for row in rows)), LIMITS)]
+
+    rising = (0.0, 0.005, 0.012, 0.03)
+    assert moved(*rising) == []  # it has its part of the gradients
+    assert moved(*rising, gradient_share=0.01) == ["style_leaks/reader"]
+    assert moved(*rising, advantage_abs_mean=0.0) == ["style_leaks/reader"]
+    assert moved(*rising[:3], gradient_share=0.01) == []
+    assert moved(0.5, 0.5, 0.5, 0.5, gradient_share=0.01) == []  # far, but by what it earned before
 
 
 def test_a_sampler_that_falls_behind_its_trainer_is_told_long_before_they_are_far_apart() -> None:

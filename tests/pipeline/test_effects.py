@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "evaluate.top_p": (0.9, {}, {"evaluate": {"temperature": 0.7}}),
     "evaluate.top_k": (5, {}, {"evaluate": {"vote": {"answers": 3}}}),
     "evaluate.min_p": (0.1, {}, {"evaluate": {"temperature": 0.7}}),
+    "evaluate.patience": (2, {}, {"evaluate": {"every": 1}}),
     "credit.silent_by": ("token_f1", {}, {"credit": {"silent": "exclude"}}),
     "sharing.groups": (
         {"a": ["decomposer", "reader", "answerer"]},

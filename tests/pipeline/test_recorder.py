@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.run.recorder import Recorder
 from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings

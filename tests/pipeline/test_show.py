@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.store.episodes import find_episode, sample_episodes
 from pipeline.store.manifest import Manifest
 from pipeline.store.run import Run

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.store.evaluated import best_so_far
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.metrics.alarms import Alarm
+from pipeline.metrics.signs import Alarm
 from pipeline.store.samples import choose_episodes
 from pipeline.tracking.spans import trace_of
 from tests.support.mlflow_records import a_record, client_of, points, tracker_at

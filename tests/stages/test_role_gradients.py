@@ -29,8 +29,8 @@ def watch(worker):
     unit = worker.unit
     take, step = unit.parts.take, unit.network.step
 
-    def taking(parts):
-        seen["parts"].append(take(parts))
+    def taking():
+        seen["parts"].append(take())
         return seen["parts"][-1]
 
     def stepping(rate):

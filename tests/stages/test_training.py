@@ -8,6 +8,7 @@ import pytest
 
 from stages.tables.parquet import TableSink
 from stages.training import checkpoint
+from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.group import TrainerGroup
 from stages.training.loss.spec import CriticSpec, ReferenceSpec
 from stages.training.spec import TrainerSpec, activation_estimate, memory_estimate
@@ -57,6 +58,12 @@ def test_the_memory_estimate_grows_with_what_needs_memory() -> None:
     assert memory_estimate(dataclasses.replace(spec, critic=CriticSpec("head")), 10**8) == base
     assert memory_estimate(dataclasses.replace(spec, critic=CriticSpec("model")), 10**8) > 1.5 * base
     frozen = memory_estimate(dataclasses.replace(spec, reference=ReferenceSpec()), 10**8) - base
+    exact = dataclasses.replace(spec, measure=MeasureSpec("exact"))
+    by_role = memory_estimate(exact, 10**8, roles=3) - base
+    assert by_role == pytest.approx(2 * 3 * 4 * 10**8 / 2**30)  # a gradient and a running mean for each role
+    assert memory_estimate(dataclasses.replace(spec, measure=MeasureSpec("estimate")), 10**8, 3) == base
+    damped = dataclasses.replace(spec, shaping=ShapingSpec(coherence_damping=0.1))
+    assert memory_estimate(damped, 10**8) > base
     assert frozen == pytest.approx(2 * 10**8 / 2**30)  # bf16 weights, and nothing else
 
 

@@ -57,6 +57,28 @@ def test_training_goes_on_to_the_number_asked_for_and_evaluates_on_the_way(train
         assert evaluated.scores[0].estimate.tasks == 6
 
 
+def test_training_stops_at_its_peak_and_goes_on_with_more_patience(scripted: Settings) -> None:
+    """The scripted engine does not get better for long: it says the same whatever its weights are."""
+    patient = EVALUATE | {"every": 1, "patience": 2}
+    raw = scripted(evaluate=patient, checkpoints={"keep": 1})
+    run, found = train(raw, 9)
+    result = run.read_info()["result"]
+    best, end = result["iterations"], result["stopped_after"]
+    assert end == best + 2 < 9
+    assert (run.iterations(), [e.index for e in found]) == (list(range(end)), list(range(end + 1)))
+    scores = {e.index: e.scores[0].estimate.mean for e in found}
+    assert max(scores.values()) == scores[best] == result["value"]
+    assert result["versions"] == run.info["best"]["dev"]["versions"]
+    if best:
+        out = str(Path(run.folder.url).parent / "exported")
+        assert export_model(run, out, model_id=None, version="result")["version"] == best
+    again, found = train(raw, 9)
+    assert (again.iterations(), [e.index for e in found]) == (run.iterations(), [end])  # nothing is trained
+    longer, _ = train(raw | {"evaluate": patient | {"patience": 5}}, end + 1)
+    assert longer.iterations() == list(range(end + 1))
+    assert longer.read_info()["result"] is None
+
+
 def test_an_evaluation_is_greedy(trained: Trained) -> None:
     turns = trained[1][0].done.tables["turns"].read(["sampling", "event"]).to_pylist()
     assert {json.loads(t["sampling"])["temperature"] for t in turns if t["event"] == "llm"} == {0.0}

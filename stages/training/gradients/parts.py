@@ -25,7 +25,7 @@ _CHUNK: Final = 1 << 22  # numbers that are in float64 at a time
 
 
 class PartGradients:
-    """Collects the gradient of each part between `begin` and `take`.
+    """Collects the gradient of each part of a step: `start`, `begin` before each backward pass, `take`.
 
     The vector of a part has one number for every trained weight, in the order of `parameters` ("exact"), or
     the numbers of a projection ("estimate").
@@ -46,35 +46,29 @@ class PartGradients:
         if measure.gradients == "estimate":
             self._projection = Projection(sizes, seed, self._device)
             self.size = SIZE
-        self._vectors: dict[Part, Tensor] = {}
-        self._current: Part | None = None
+        self._parts: Sequence[Part] = ()
+        self._vectors = torch.empty(0)
+        self._current: Tensor | None = None
         self._hooks = [p.register_hook(self._hook(k)) for k, p in enumerate(self._parameters)]
+
+    def start(self, parts: Sequence[Part]) -> None:
+        """An optimizer step begins, over these parts: the same on every rank, whether it has rows of them or
+        not."""
+        self._parts, self._current = parts, None
+        self._vectors = torch.zeros((len(parts), self.size), dtype=torch.float32, device=self._device)
 
     def begin(self, part: Part | None) -> None:
         """The next backward pass is of this part; None: of nobody."""
-        self._current = part
-        if part is not None and part not in self._vectors:
-            self._vectors[part] = torch.zeros(self.size, dtype=torch.float32, device=self._device)
+        self._current = None if part is None else self._vectors[self._parts.index(part)]
 
-    def take(self, parts: Sequence[Part]) -> Tensor:
-        """The vectors of these parts over all ranks, (len(parts), size) float32, and begin anew.
-
-        Collective: every rank passes the same parts, whether it has rows of them or not.
-        """
-        self._current = None
-        empty = torch.zeros(self.size, dtype=torch.float32, device=self._device)
-        vectors = torch.stack([self._vectors.pop(part, empty) for part in parts])
-        self._vectors = {}
+    def take(self) -> Tensor:
+        """The vectors of the step's parts over all ranks, (parts, size) float32. Collective."""
+        vectors, self._vectors, self._current = self._vectors, torch.empty(0), None
         if self._ranks > 1:
             dist.all_reduce(vectors)
-            vectors /= (
-                self._ranks
-            )  # each rank's loss is multiplied by the ranks, as DeepSpeed's average wants
+            # each rank's loss is multiplied by the number of ranks, because DeepSpeed averages
+            vectors /= self._ranks
         return vectors
-
-    def forget(self) -> None:
-        """Drop what a step that broke off has left."""
-        self._vectors, self._current = {}, None
 
     def compare_with_mean(self, role: str, vector: Tensor) -> float | None:
         """Cosine of a role's vector with its running mean, which then takes the vector in."""
@@ -106,11 +100,10 @@ class PartGradients:
         def read(gradient: Tensor) -> None:
             if self._current is None:
                 return
-            vector = self._vectors[self._current]
             if self._projection is None:
-                vector[begin : begin + count] += gradient.reshape(-1)
+                self._current[begin : begin + count] += gradient.reshape(-1)
             else:
-                self._projection.add(vector, gradient, index)
+                self._projection.add(self._current, gradient, index)
 
         return read
 
