@@ -1,8 +1,8 @@
 """`python -m tests.learning [NAME ...]`: proofs that teams learn, each from a seed, told with its settings.
 
 Every proof prints a line a run and its verdict; `--json` keeps the curves. `questions` takes an hour a
-regime, `study` an hour and `cliff` two, so they run where they are named; with `--keep` they go on where they
-were stopped.
+regime, `reading` three in all, `study` one and `cliff` two, so they run where they are named; with `--keep`
+they go on where they were stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping", "questions", "study", "cliff")
+PROOFS = ("signal", "grouping", "questions", "reading", "study", "cliff")
 SHORT = ("signal", "grouping")
 
 
