@@ -9,8 +9,9 @@ import pytest
 
 from stages.tables.parquet import TableSink
 from stages.weights.chat import ChatRenderer
+from tests.benchmarks import retrieval
 from tests.benchmarks.long_tasks import TOKENS, messages_of, write_tasks
-from tests.benchmarks.measure import Figure, interleave, lines
+from tests.benchmarks.measure import Figure, Options, interleave, lines
 from tests.benchmarks.peer import PeerDied, peer
 from tests.benchmarks.rollout import REQUEST_COLUMNS, requests_of
 from tests.benchmarks.update import ROWS, partition_rows, planned
@@ -110,3 +111,20 @@ def test_long_prompts_are_as_long_as_they_should_be(tmp_path: Path):
     for row in rows:
         assert row["split"] == "train"
         assert len(renderer.render(messages_of(row["inputs"]["question"]))) in TOKENS
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_retrieval_measures_words_and_the_graph(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(retrieval, "BM25_PASSAGES", 300)
+    monkeypatch.setattr(retrieval, "GRAPH_VECTORS", 1000)
+    options = Options(pairs=1, folder=str(tmp_path))
+    said: list[str] = []
+    (words,) = retrieval.words(options, said.append)
+    (graph,) = retrieval.graph(options, said.append)
+    assert words.settings == {"passages": 300}
+    assert "build of 300 passages" in words.notes[0]
+    assert words.ours[0] > 0 < words.theirs[0]
+    assert graph.passes  # a thousand vectors are all looked at
+    assert [line.split()[0] for line in said] == [
+        *("bm25_build", "bm25_query", "bm25_peer", "graph_build", "graph_query")
+    ]

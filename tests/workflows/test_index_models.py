@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ def test_a_folder_of_sentence_transformers_embeds_with_its_own_prompts(tmp_path,
     assert moved.fingerprint.removeprefix("bfloat16") == embedder.fingerprint.removeprefix("float32")
 
 
+@pytest.mark.slow
+@needs("sentence_transformers")
+def test_loading_a_folder_prints_nothing_into_a_players_log(folder):
+    code = (
+        f"from workflows.tools.index.embedders import load_embedder as l; l({str(folder)!r}).queries(['a'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_the_hash_of_a_model_is_of_its_weights_and_not_of_its_place(tmp_path):
     for name, weights in (("a", b"1"), ("b", b"1"), ("c", b"2")):
         (tmp_path / name / "1_Pooling").mkdir(parents=True)
@@ -158,8 +169,6 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(tmp_path, monk
 
 
 def test_search_by_words_imports_nothing_of_what_is_optional(tmp_path):
-    import subprocess
-
     make_index(write_corpus(tmp_path / "c.jsonl", ["a word"]), tmp_path / "i", kind="bm25")
     code = (
         "import sys; from workflows.tools.index.search import IndexRetriever\n"

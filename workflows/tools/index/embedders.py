@@ -149,11 +149,17 @@ class SentenceFolder:
 
     def __init__(self, folder: Path, precision: Precision) -> None:
         require("sentence_transformers", f"the embedding model {str(folder)!r}")
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # before transformers is imported, which then shows none of its own
         from sentence_transformers import SentenceTransformer
 
         try:
             self._model = SentenceTransformer(
-                str(folder), model_kwargs={"dtype": precision}, local_files_only=True, trust_remote_code=False
+                str(folder),
+                model_kwargs={"dtype": precision},
+                local_files_only=True,
+                trust_remote_code=False,
             )
         except Exception as error:
             raise UsageError(f"the embedding model {str(folder)!r} can't be loaded: {error}") from error
