@@ -228,10 +228,10 @@ def _learning(text: str | None) -> dict[str, Any] | None:
         settings = parse_settings(read_toml((text or "").encode(), "settings.toml"))
     except UsageError:
         return None
-    dump = settings.model_dump(mode="json", exclude=set(_OF_NO_WEIGHT))
-    return {name: value for name, value in dump.items() if name != "run"} | {
-        "run": {"seed": settings.run.seed}
-    }
+    # a default that was a number and now depends on the loss is no change
+    sections = settings.fingerprint()
+    kept = {name: value for name, value in sections.items() if name not in (*_OF_NO_WEIGHT, "run")}
+    return kept | {"run": {"seed": settings.run.seed}}
 
 
 def only_rows_differ(have: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

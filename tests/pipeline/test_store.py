@@ -215,6 +215,11 @@ def test_settings_that_change_within_a_run_are_told_and_kept_by_iteration(tmp_pa
     assert again(ppo={"learning_rate": 0.25}) is None
     run.read_info()
     assert settings_changes(run) == [(1, "ppo.learning_rate: 0.5 → 0.25")]
+    # a default that an older version wrote as a number
+    run.folder.write_text("settings.toml", settings_toml(parse_settings({"ppo": {"clip_high": 0.2}})))
+    assert again() is None
+    run.folder.write_text("settings.toml", settings_toml(parse_settings({"ppo": {"clip_high": 0.3}})))
+    assert again() == "settings of run 'r' differ from iteration 1 on: ppo.clip_high: 0.3 → 0.2"
     run.folder.write_text("settings.toml", "[gone]\nkey = 1\n")  # as another version may have written it
     assert again() is None
 
