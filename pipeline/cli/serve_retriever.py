@@ -74,6 +74,7 @@ def serve_retriever(
     if stemmer == "none":
         search["stemmer"] = None
     retriever: Any = make_retriever(corpus or "facts", search=search)
-    retriever.check_ready()
+    if index is not None:
+        retriever.open_checked()
     serve(retriever, index or str(corpus), host, port, lambda line: typer.echo(line))
     stop_is_the_end()

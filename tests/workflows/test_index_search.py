@@ -167,6 +167,14 @@ def test_a_pickled_retriever_carries_its_arguments_and_not_its_index(facts):
     assert pickle.loads(data).search(QUERIES, 3) == expected
 
 
+def test_who_checks_a_run_keeps_neither_index_nor_model(facts):
+    retriever = IndexRetriever(str(facts))
+    retriever.check_ready()
+    assert retriever._opened is None
+    retriever.open_checked()
+    assert retriever._opened is not None
+
+
 # --- one index for a node ---------------------------------------------------------------------------------
 
 PLAYER = """
@@ -316,7 +324,7 @@ def test_a_search_that_the_index_has_not_is_refused(tmp_path, built, arguments, 
         ({"search": {"stemer": None}}, "did you mean 'stemmer'"),
         ({"search": {"kind": "dense"}}, r"search.kind has no effect on a corpus in memory"),
         ({"search": {"index": "i", "k1": 1}}, r"search.k1 has no effect on an index.*--k1 when the index is"),
-        ({"search": {"index": "i", "kind": "densse"}}, r"'densse'; did you mean 'dense'"),
+        ({"search": {"index": "i", "kind": "densse"}}, r"'densse' \(did you mean 'dense'\?\)"),
         ({"search": {"index": "i", "attempts": 3}}, r"search.attempts has no effect on an index"),
         ({"search": {"index": 7}}, r"search.index must be the folder"),
         ({"search": {"index": "i", "depth": 0}}, "depth must be a whole number"),

@@ -110,4 +110,4 @@ def _closest(column: str, name: str, row: Mapping[str, Any]) -> str:
     if hint := did_you_mean(name, map(str, row)):
         return hint
     other = next((other for other in _OTHER_NAMES[column] if other in row), None)
-    return "" if other is None else f"; did you mean {other!r}?"
+    return "" if other is None else did_you_mean(other, [other])

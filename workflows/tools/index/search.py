@@ -92,12 +92,18 @@ class IndexRetriever(ToolHooks):
         return partial(IndexRetriever, self.index, **self._arguments), ()
 
     def check_ready(self) -> None:
-        """Open the index and its model, and check that they belong together and to their corpus.
+        """Open the index and its model, check that they belong together and to their corpus, and let go of
+        them: who checks a run does not search.
 
         Raises:
             UsageError: they do not; says what to do.
         """
-        self._ready(check_corpus=True)
+        self._open(check_corpus=True)
+
+    def open_checked(self) -> None:
+        """As `check_ready`, and keep what was opened, to search with it here."""
+        with self._opening:
+            self._opened = self._open(check_corpus=True)
 
     async def start(self) -> None:
         """Map the files and load the embedding model, without holding up the event loop."""
@@ -129,11 +135,14 @@ class IndexRetriever(ToolHooks):
         checked_top_k(top_k)
         return self._ready().search(queries, top_k)
 
-    def _ready(self, check_corpus: bool = False) -> _Opened:
+    def _ready(self) -> _Opened:
         with self._opening:  # the first of several episodes opens, the others wait
-            if self._opened is None or check_corpus:
-                self._opened = _Opened.open(Path(self.index).expanduser(), self._arguments, check_corpus)
+            if self._opened is None:
+                self._opened = self._open(check_corpus=False)
             return self._opened
+
+    def _open(self, check_corpus: bool) -> _Opened:
+        return _Opened.open(Path(self.index).expanduser(), self._arguments, check_corpus)
 
 
 class _Opened:
