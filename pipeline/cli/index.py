@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -69,10 +68,11 @@ def index(
     from pipeline.views.progress import RichProgress
     from workflows.errors import UsageError
     from workflows.tools.index.build import build_index, passages_done
+    from workflows.tools.index.folder import local_folder
     from workflows.tools.index.survey import forecast, room_on_disk, survey
 
     raise_on_stop_signals()
-    folder = Path(out).expanduser()
+    folder = local_folder(out)
     names = _columns(columns or ())
     recipe, embedder = _recipe(corpus, kind, model, precision, (k1, b, stemmer), names)
     watch = RichProgress()

@@ -278,6 +278,8 @@ def test_what_is_no_index_or_a_damaged_one_is_refused(small, tmp_path):
     refused(tmp_path / "nowhere", "is not an index: it does not exist; build it: python -m pipeline index")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "has no manifest.json")
+    with pytest.raises(UsageError, match="is a URL: copy the folder"):
+        IndexRetriever("s3://bucket/index").check_ready()
     for name in (parts.GRAPH_FILE, "bm25/data.csc.index.npy", parts.PASSAGES_FILE):
         copy = shutil.copytree(index, tmp_path / name.replace("/", "-"))
         (copy / name).write_bytes((index / name).read_bytes()[:-1])

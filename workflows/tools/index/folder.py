@@ -212,6 +212,20 @@ class Manifest:
             )
 
 
+def local_folder(index: str) -> Path:
+    """The folder that an index's name stands for.
+
+    Raises:
+        UsageError: a URL, which nothing can map into memory.
+    """
+    if "://" in index:
+        raise UsageError(
+            f"an index is mapped into memory, so it lies on a disk of this machine; {index!r} is a URL: copy "
+            "the folder, and name the copy"
+        )
+    return Path(index).expanduser()
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file whole or not at all."""
     half = path.with_name(f"{path.name}.tmp")

@@ -13,7 +13,7 @@ from workflows.errors import UsageError, WorkflowError, did_you_mean
 from workflows.hooks import ToolHooks
 from workflows.tools.index import parts
 from workflows.tools.index.embedders import Precision, Vectors, load_embedder
-from workflows.tools.index.folder import KINDS, Kind, Manifest
+from workflows.tools.index.folder import KINDS, Kind, Manifest, local_folder
 from workflows.tools.retriever_protocol import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, checked_top_k, query_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class IndexRetriever(ToolHooks):
             return self._opened
 
     def _open(self, check_corpus: bool) -> _Opened:
-        return _Opened.open(Path(self.index).expanduser(), self._arguments, check_corpus)
+        return _Opened.open(local_folder(self.index), self._arguments, check_corpus)
 
 
 class _Opened:
