@@ -222,6 +222,7 @@ def _critic(model: ModelPlan, advantage: AdvantageSection) -> CriticSpec | None:
         value_clip=section.value_clip or None,
         coefficient=section.coefficient,
         warmup_updates=section.warmup_updates,
+        roles=tuple(sorted(role.name for role in model.roles)) if section.heads == "role" else (),
     )
 
 

@@ -61,6 +61,7 @@ def algorithm_values(algorithm: Algorithm) -> dict[str, Any]:
         "normalisation": loss.normalisation,
         "entropy_coefficient": loss.entropy_coefficient,
         "critic": algorithm.critic.kind if algorithm.critic else None,
+        "value_heads": list(algorithm.critic.roles) if algorithm.critic else [],
         "kl_reference": reference.checkpoint if reference else None,
         "kl_in": ("reward" if in_reward else "loss") if reference else None,
         "kl_target": algorithm.tokens.kl_control.target if algorithm.tokens.kl_control else None,

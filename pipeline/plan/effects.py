@@ -32,6 +32,7 @@ class Learner:
     overrides: Mapping[str, Mapping[str, Any]]  # keys of [ppo] or [critic] by section: models.<id>.ppo, …
     num_roles: int  # that speak with it
     kl_of_roles: float  # the largest KL coefficient of a role of its own
+    num_roles: int  # that speak with it
 
     def facts(self, advantage: AdvantageSection, measure: MeasureSection) -> dict[str, Any]:
         """The values that decide which keys act."""
@@ -105,6 +106,17 @@ def check_weights(ppo: PpoSection, where: str) -> None:
             f"{where}: importance_floor = {ppo.importance_floor:g} and importance_cap = "
             f"{ppo.importance_cap:g} leave out tokens of weight 1, on which sampler and trainer agree; use a "
             "floor of at most 1 and a cap of at least 1"
+        )
+
+
+def check_heads(learners: Sequence[Learner]) -> None:
+    """Refuse value heads of roles where no model has two roles to tell apart."""
+    asked = [x for x in learners if x.critic is not None and x.critic.heads == "role"]
+    if asked and all(learner.num_roles < 2 for learner in asked):
+        names = ", ".join(learner.model_id for learner in asked)
+        raise UsageError(
+            f'critic.heads = "role" has no effect: each of the models {names} speaks for one role; remove '
+            "it, or let roles share a model"
         )
 
 

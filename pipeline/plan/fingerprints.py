@@ -68,7 +68,7 @@ def trainer_fingerprints(
             "trainer": model.section.trainer.fingerprint(),
             "weights": _weights_of(model.section),
             "needs": sorted(algorithm.needs),
-            "critic": asdict(algorithm.critic) if algorithm.critic else None,
+            "critic": _plain(algorithm.critic) if algorithm.critic else None,
             "reference": asdict(algorithm.reference) if algorithm.reference else None,
         }
         if kind == "update":

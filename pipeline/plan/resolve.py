@@ -20,7 +20,7 @@ from pipeline.plan.contradictions import (
     check_untrained,
     check_words,
 )
-from pipeline.plan.effects import Learner, check_effects, check_evaluation_effects, check_weights
+from pipeline.plan.effects import Learner, check_effects, check_evaluation_effects, check_heads, check_weights
 from pipeline.plan.sharing import model_map, shared
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
@@ -176,6 +176,8 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     learners = [_learner(plan) for plan in plans.values() if plan.model.trainable]
     check_effects(settings.ppo, settings.critic, settings.advantage, settings.measure, learners)
     check_evaluation_effects(settings.evaluate)
+    if settings.advantage.use == "gae":
+        check_heads(learners)
     for learner in learners:
         check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
     return Resolved(

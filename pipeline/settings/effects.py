@@ -81,6 +81,7 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "advantage.turn_lam": ((_GAE,), (Under("advantage.across_turns", (True,)),)),
     "advantage.across_turns": ((_GAE,),),
     "critic.kind": ((_GAE,),),
+    "critic.heads": ((_GAE,),),
     "critic.checkpoint": ((_GAE,), (Under("critic.kind", ("model",)),)),
     "critic.learning_rate": ((_GAE,),),
     "critic.value_clip": ((_GAE,),),

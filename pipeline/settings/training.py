@@ -180,8 +180,12 @@ class AdvantageSection(Section):
 class CriticSection(Section):
     """The critic of GAE; [models.<id>.critic] overrides single keys."""
 
+    later = frozenset({"heads"})
+
     kind: Literal["head", "model"] = "head"
     """A head on the model itself, or a model of its own."""
+    heads: Literal["shared", "role"] = "shared"
+    """One value head for all roles of a model, or one for each role on the same trunk."""
     checkpoint: str | None = None
     """Checkpoint of a critic of kind model; without it, the policy's."""
     learning_rate: Amount = 1e-5

@@ -146,7 +146,8 @@ def _algorithm(algorithm: Values) -> str:
     clip = "" if low == high == 0.2 else f" clipped at -{low:g} and +{high:g}"
     words = [f"loss {algorithm['loss']}{clip}", algorithm["normalisation"].replace("_", " ")]
     if algorithm["critic"]:
-        words.append(f"critic {algorithm['critic']}")
+        heads = f" with value heads for {', '.join(algorithm['value_heads'])}"
+        words.append(f"critic {algorithm['critic']}{heads if algorithm['value_heads'] else ''}")
     if algorithm["kl_reference"]:
         target = "" if algorithm["kl_target"] is None else f", steered to {algorithm['kl_target']:g}"
         words.append(f"KL to {algorithm['kl_reference']} in the {algorithm['kl_in']}{target}")

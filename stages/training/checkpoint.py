@@ -91,6 +91,7 @@ def commit(uri: str, spec: TrainerSpec, receipts: Sequence[dict[str, Any]]) -> W
         "precision": spec.precision,
         "critic": spec.critic.kind if spec.critic else None,
         "critic_checkpoint": spec.critic.checkpoint if spec.critic else None,
+        "critic_heads": list(spec.critic.roles) if spec.critic else [],
         "adapter": _plain(spec.adapter),
         "last_report": first["last_report"],
         "files": [file for receipt in receipts for file in receipt["files"]],
@@ -169,8 +170,10 @@ def foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | 
     }
     if "critic_checkpoint" in manifest:  # checkpoints that an older version wrote do not say
         expected["critic_checkpoint"] = spec.critic.checkpoint if spec.critic else None
-    for name, want in expected.items():
-        if manifest.get(name) != want:
+    heads = list(spec.critic.roles) if spec.critic else []
+    for name, want in (expected | {"critic_heads": heads}).items():
+        # checkpoints from before there were heads of roles have one head for all
+        if manifest.get(name, [] if name == "critic_heads" else None) != want:
             return (
                 f"it has {name} {manifest.get(name)!r}, the trainer wants {want!r}; "
                 "use the settings that it was saved with, or start a new run"

@@ -142,6 +142,17 @@ def test_roles_that_share_a_model_differ_in_the_loss_only(scripted: Settings) ->
     assert in_reward.tokens.reward_kl.of("answerer") == 0
 
 
+def test_a_model_that_speaks_for_several_roles_may_have_a_value_head_for_each(scripted: Settings) -> None:
+    heads = {**GAE, "critic": {"heads": "role"}}
+    critic = plan(scripted, **heads).algorithms["team"].critic
+    assert critic is not None
+    assert critic.roles == ("answerer", "decomposer", "reader")
+    groups = {"sharing": {"groups": {"one": ["reader"], "two": ["decomposer", "answerer"]}}}
+    apart = plan(scripted, **heads, **groups)
+    assert apart.fingerprints["update/one"]["critic"]["roles"] == ("reader",)
+    assert "roles" not in plan(scripted, **GAE).fingerprints["update/team"]["critic"]
+
+
 def test_frozen_roles_and_silent_groups_reach_their_stages(scripted: Settings) -> None:
     found = plan(
         scripted,
@@ -201,6 +212,10 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a critic option of a model": (
         {**GAE, "models": {"team": {"critic": {"value_klip": 1}}}},
         ["models.team.critic", "value_clip"],
+    ),
+    "heads of one role each": (
+        {**GAE, **SEPARATE, "critic": {"heads": "role"}},
+        ['critic.heads = "role" has no effect', "reader", "share a model"],
     ),
     "a head with a checkpoint": ({**GAE, "critic": {"checkpoint": "tiny-scripted"}}, ["kind", "model"]),
     "a critic of another tokenizer": (

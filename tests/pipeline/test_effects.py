@@ -100,6 +100,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "advantage.turn_lam": (0.9, GAE, merged(GAE, {"advantage": {"across_turns": True}})),
     "advantage.across_turns": (True, {}, GAE),
     "critic.kind": ("model", {}, {"advantage": {"use": "gae"}}),
+    "critic.heads": ("role", {}, GAE),
     "critic.checkpoint": ("tiny-scripted", GAE, MODEL),
     "critic.learning_rate": (1e-4, {}, {"advantage": {"use": "gae"}}),
     "critic.value_clip": (0.1, {}, GAE),

@@ -71,6 +71,7 @@ TRAINER: dict[str, Any] = {
 REFUSED = {"ranks", "zero_stage", "precision"}  # a trainer's state is cut and stored by them
 CRITIC: dict[str, Any] = {
     "kind": "model",
+    "heads": "role",
     "checkpoint": None,  # a folder that the test makes
     "learning_rate": 0.1,
     "value_clip": 0.1,
@@ -102,6 +103,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
         "precision": spec.precision,
         "critic": spec.critic.kind if spec.critic else None,
         "critic_checkpoint": spec.critic.checkpoint if spec.critic else None,
+        "critic_heads": list(spec.critic.roles) if spec.critic else [],
         "adapter": None,
     }
 
@@ -147,5 +149,5 @@ def test_every_key_of_a_critic_acts_after_a_resume_or_is_refused(
     after = planned(raw)
     assert made(after) != made(before)
     problem = foreign(manifest_of(before), after.trainer_specs["team"], 1)
-    assert (problem is not None) is (key in {"kind", "checkpoint"})
+    assert (problem is not None) is (key in {"kind", "checkpoint", "heads"})
     assert problem is None or "it has critic" in problem

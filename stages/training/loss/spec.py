@@ -147,7 +147,8 @@ class CriticSpec:
 
     "head" is a linear layer on the model's own last hidden state, trained with it: its loss is added
     with `coefficient`. "model" is a network of its own, with its own optimizer, that starts from
-    `checkpoint` (None: the model's own initial weights).
+    `checkpoint` (None: the model's own initial weights). Either has one value head for all rows, or one for
+    each of `roles`, on the same trunk.
 
     Raises:
         UsageError: a value that no critic can be trained with.
@@ -159,11 +160,17 @@ class CriticSpec:
     value_clip: float | None = 0.5  # how far a value may move from the one before the update; None is off
     coefficient: float = 0.5
     warmup_updates: int = 0  # updates in which the critic learns and the policy does not move
+    roles: tuple[str, ...] = ()  # that have a value head each; empty: one head for all
+
+    later: ClassVar[frozenset[str]] = frozenset({"roles"})
+    """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
         _one_of("critic kind", self.kind, ("head", "model"))
         if self.kind == "head" and self.checkpoint is not None:
             raise UsageError('a critic of kind "head" has no checkpoint of its own; use kind = "model"')
+        if len(set(self.roles)) < len(self.roles):
+            raise UsageError(f"critic roles are {', '.join(self.roles)}; name each role once")
         if self.value_clip is not None and not self.value_clip > 0:
             raise UsageError(f"value_clip is {self.value_clip}; use a number above 0, or leave it out")
         for name in ("learning_rate", "coefficient", "warmup_updates"):

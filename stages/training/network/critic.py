@@ -1,8 +1,9 @@
 """The critic: a value for the state in which each response token was chosen.
 
 A linear layer in float32 reads the last hidden state at the position that predicts the token: of the
-policy itself (kind "head"), or of a network of its own (kind "model"). It starts at zero, so that the
-first values are zero and not noise. The layer has its own optimizer in every rank; its gradients are
+policy itself (kind "head"), or of a network of its own (kind "model"). It has one output, or one for each
+role: roles whose returns differ need not share a scale. It starts at zero, so that the first values are zero
+and not noise. The layer has its own optimizer in every rank; its gradients are
 added over ranks, so that all ranks hold the same one.
 """
 
@@ -20,6 +21,7 @@ from stages.training.network.deepspeed import Network, set_adamw
 from stages.training.network.packing import MicroBatch
 from stages.training.network.policy import Trunk, load_network
 from stages.training.spec import TrainerSpec
+from workflows.errors import RunFailed
 
 _LAYER_DECAY: Final = 0.0  # of the layer: it starts at zero, and values have a scale of their own
 
@@ -31,7 +33,7 @@ class Critic:
         assert spec.critic is not None
         self.spec = spec.critic
         self.network = network  # None: the layer sits on the policy
-        self.layer = nn.Linear(width, 1, device=device)
+        self.layer = nn.Linear(width, max(1, len(self.spec.roles)), device=device)
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
         self.optimizer = torch.optim.AdamW(
@@ -45,11 +47,28 @@ class Critic:
         self._ranks, self._clip, self._share = spec.ranks, spec.gradient_clip, spec.schedule.share
 
     def values(self, batch: MicroBatch, hidden: Tensor, *, train: bool = False) -> Tensor:
-        """Values (N,) in float32. `hidden` (N, width) are the policy's states, for kind "head"."""
+        """Values (N,) in float32. `hidden` (N, width) are the policy's states, for kind "head".
+
+        Raises:
+            RunFailed: a row of a role that has no head.
+        """
         if self.network is not None:
             hidden = self.network(batch) if train else self.network.module(batch)
-        out: Tensor = self.layer(hidden.float())
-        return out[:, 0]
+        out: Tensor = self.layer(hidden.float())  # [N, heads]
+        if not self.spec.roles:
+            return out[:, 0]
+        return out.gather(1, self._heads(batch)[:, None])[:, 0]
+
+    def _heads(self, batch: MicroBatch) -> Tensor:
+        """Which head each token's value is of, (N,): that of its row's role; the first for filler."""
+        places = {role: place for place, role in enumerate(self.spec.roles)}
+        if batch.keys and (unknown := set(batch.roles) - places.keys()):
+            raise RunFailed(
+                f"model {self._trainer.model_id!r}: a row of role {sorted(map(str, unknown))[0]!r} has no "
+                f"value head; there are heads for {', '.join(places)}"
+            )
+        heads = torch.tensor([places.get(role or "", 0) for role in batch.roles], device=batch.row.device)
+        return heads[batch.row]
 
     def step(self, version: int) -> float:
         """Clip and step, the network's own part too; the gradient norm. Collective."""
