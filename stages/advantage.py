@@ -203,7 +203,7 @@ def _usable(job: Job, tables: Mapping[str, TableRef]) -> tuple[Rows, list[str | 
     partition = tables[f"partition/{model_id}"].read_part(job.number, ROWS_SEEN.names)
     scores = None
     if needs:
-        columns = [*TURN_KEYS, *(SCORE_COLUMNS[need] for need in needs), "bootstrap_value"]
+        columns = [*TURN_KEYS, *dict.fromkeys(SCORE_COLUMNS[need] for need in needs)]
         scores = tables[f"scores/{model_id}"].read_part(job.number, columns)
     rows = read_rows(partition, scores, needs)
     return rows, pure.why_excluded(rows, job.spec)

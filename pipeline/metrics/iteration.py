@@ -85,7 +85,7 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
 
     `stages` has the metrics of each stage's manifest: token advantages, the KL in the reward and an
     adaptive coefficient (`advantage`), running baselines (`credit`), and what an update has no column for
-    (`update/<model>`).
+    (`score/<model>`, `update/<model>`).
     """
     metrics = {}
     for name, value in stages.get("advantage", {}).items():
@@ -98,6 +98,8 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
             metrics[f"role/{slug(role)}/baseline"] = value
     for stage, measured in stages.items():
         kind, _, model = stage.partition("/")
+        if kind == "score" and "rows_bootstrapped" in measured:
+            metrics[f"model/{slug(model)}/rows_bootstrapped"] = measured["rows_bootstrapped"]
         if kind == "update" and model:
             metrics |= {
                 f"model/{slug(model)}/{name}": measured[name] for name in MEASURES if name in measured

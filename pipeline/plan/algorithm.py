@@ -195,6 +195,7 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
         importance=Importance(ppo.importance, ppo.importance_level, ppo.importance_cap, ppo.importance_floor),
         imitate=imitate,
         kl_control=control,
+        bootstrap=advantage.bootstrap_cut,
     )
 
 

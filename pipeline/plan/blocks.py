@@ -131,10 +131,18 @@ class Sequential:
             raise UsageError(f"[schedule] every = {self.every}; use 1 (fresh before every update) or more")
         advantage = next((s for s in plan.stages if isinstance(s, AdvantageStage)), None)
         units = self._in_settings_order(trained)
-        if len(units) > 1 and advantage and any(spec.use == "gae" for spec in advantage.specs):
+        chained = [spec for spec in (advantage.specs if advantage else ()) if spec.use == "gae"]
+        if len(units) > 1 and chained and self.rollouts == "suffix":
             raise UsageError(
-                '[schedule] sequential trains one unit in a block, and [advantage] use = "gae" reads the '
-                'values of all models; use [advantage] use = "from_credit", or the simultaneous schedule'
+                '[schedule] rollouts = "suffix" trains one unit in a block on ends of episodes, and [advantage] '
+                'use = "gae" reads the values of all models; use [advantage] use = "from_credit", or rollouts = '
+                '"fresh"'
+            )
+        if len(units) > 1 and any(spec.gae.across_turns for spec in chained):
+            raise UsageError(
+                "[schedule] sequential trains one unit in a block, and GAE with advantage.across_turns = "
+                "true reads the values of all models; set advantage.across_turns = false, or use "
+                '[advantage] use = "from_credit", or the simultaneous schedule'
             )
         count = _tasks_of(plan)
         pieces = -(-len(units) // self._steps(len(units)))

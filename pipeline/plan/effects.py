@@ -21,6 +21,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
+_LEFT_OUT: Final = ("mask", "exclude")  # rules for truncated replies
+
+
 @dataclass(frozen=True, slots=True)
 class Learner:
     """What settings say of one model that is trained: whose keys act, and where each was set."""
@@ -106,6 +109,21 @@ def check_weights(ppo: PpoSection, where: str) -> None:
             f"{where}: importance_floor = {ppo.importance_floor:g} and importance_cap = "
             f"{ppo.importance_cap:g} leave out tokens of weight 1, on which sampler and trainer agree; use a "
             "floor of at most 1 and a cap of at least 1"
+        )
+
+
+def check_bootstrap(advantage: AdvantageSection, truncated: str) -> None:
+    """Refuse values for replies that were cut off where none of them is trained on."""
+    if (
+        advantage.use == "gae"
+        and advantage.bootstrap_cut
+        and not advantage.across_turns
+        and truncated in _LEFT_OUT
+    ):
+        raise UsageError(
+            f'advantage.bootstrap_cut has no effect with credit.truncated = "{truncated}", which leaves the '
+            "replies that were cut off out of updates, and advantage.across_turns = false; remove it, or set "
+            'credit.truncated = "as_malformed"'
         )
 
 

@@ -20,7 +20,14 @@ from pipeline.plan.contradictions import (
     check_untrained,
     check_words,
 )
-from pipeline.plan.effects import Learner, check_effects, check_evaluation_effects, check_heads, check_weights
+from pipeline.plan.effects import (
+    Learner,
+    check_bootstrap,
+    check_effects,
+    check_evaluation_effects,
+    check_heads,
+    check_weights,
+)
 from pipeline.plan.sharing import model_map, shared
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
@@ -178,6 +185,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     check_evaluation_effects(settings.evaluate)
     if settings.advantage.use == "gae":
         check_heads(learners)
+    check_bootstrap(settings.advantage, settings.credit.truncated)
     for learner in learners:
         check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
     return Resolved(

@@ -80,6 +80,7 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "advantage.turn_gamma": ((_GAE,),),
     "advantage.turn_lam": ((_GAE,), (Under("advantage.across_turns", (True,)),)),
     "advantage.across_turns": ((_GAE,),),
+    "advantage.bootstrap_cut": ((_GAE,),),
     "critic.kind": ((_GAE,),),
     "critic.heads": ((_GAE,),),
     "critic.checkpoint": ((_GAE,), (Under("critic.kind", ("model",)),)),

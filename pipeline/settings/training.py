@@ -161,6 +161,8 @@ class MeasureSection(Section):
 
 
 class AdvantageSection(Section):
+    later = frozenset({"bootstrap_cut"})
+
     use: Literal["from_credit", "gae"] = "from_credit"
     """from_credit gives every token its turn's advantage, gae makes advantages of a critic's values."""
     gamma: Share = 1.0
@@ -173,6 +175,9 @@ class AdvantageSection(Section):
     """GAE: lambda from turn to turn."""
     across_turns: bool = False
     """GAE: a turn also answers for what later turns of its episode earn."""
+    bootstrap_cut: bool = False
+    """GAE: what a limit cut off (a reply at its token limit; across turns, an episode at its limit of turns
+    or of context) is worth the critic's value after its last token, and not 0."""
     whiten: Literal["none", "model", "role"] = "none"
     """Give advantages mean 0 and deviation 1, over a model or over each role."""
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.token_advantages.ragged import Bools, Floats, Ints, kept_lengths, row_of
-from stages.token_advantages.spec import Need
+from stages.token_advantages.spec import BOOTSTRAPS, Need
 from workflows.errors import SchemaError
 from workflows.trajectory import PARTITION, TOKEN_ADVANTAGES, TURN_KEYS
 
@@ -22,6 +22,8 @@ SCORE_COLUMNS: Final[dict[Need, str]] = {
     "old": "old_logprobs",
     "reference": "reference_logprobs",
     "values": "values",
+    "bootstrap_turns": "bootstrap_value",
+    "bootstrap_episodes": "bootstrap_value",
 }
 
 
@@ -66,9 +68,9 @@ def read_rows(partition: pa.Table, scores: pa.Table | None, needs: Sequence[Need
     if needs:
         assert scores is not None, "the plan has a score stage where scores are needed"
         scores = _aligned(frame, scores)
-        for need in needs:
+        for need in (n for n in needs if n not in BOOTSTRAPS):
             found[need] = _flat(scores[SCORE_COLUMNS[need]], lengths, frame, SCORE_COLUMNS[need])
-        if "values" in needs:
+        if set(needs) & set(BOOTSTRAPS):
             bootstrap = np.asarray(pc.fill_null(scores["bootstrap_value"], 0.0), dtype=np.float64)
     behaviour = _flat(partition["behaviour_logprobs"], lengths, frame, "behaviour_logprobs")
     return Rows(frame, lengths, np.ones(int(lengths.sum()), dtype=np.bool_), behaviour, bootstrap, found)

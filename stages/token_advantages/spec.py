@@ -14,7 +14,9 @@ from workflows.errors import UsageError, did_you_mean
 
 Method = Literal["from_credit", "gae"]
 Whiten = Literal["none", "model", "role"]
-Need = Literal["old", "reference", "values"]
+Need = Literal["old", "reference", "values", "bootstrap_turns", "bootstrap_episodes"]
+BOOTSTRAPS: Final[tuple[Need, ...]] = ("bootstrap_turns", "bootstrap_episodes")
+"""Values after the last token: of turns that were cut off, or of the last turns of episodes that were."""
 ESTIMATORS: Final = ("k1", "k2", "k3")
 
 
@@ -49,6 +51,7 @@ class TokenSpec:
       critic learns is not whitened.
     - `imitate`: for the supervised loss. Advantages are weights; rows of weight 0 are left out, and a
       negative weight is refused.
+    - `bootstrap`: what a limit cut off is worth the critic's value (`stages.token_advantages.bootstrap`).
     - `kl_control`: what steers the KL coefficients of the reward and of the loss; None leaves them fixed.
 
     Raises:
@@ -63,8 +66,9 @@ class TokenSpec:
     importance: Importance = field(default_factory=Importance)
     imitate: bool = False
     kl_control: KlControl | None = None
+    bootstrap: bool = False
 
-    later: ClassVar[frozenset[str]] = frozenset({"kl_control"})
+    later: ClassVar[frozenset[str]] = frozenset({"kl_control", "bootstrap"})
     """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
@@ -91,6 +95,8 @@ class TokenSpec:
                 f"{where}importance_floor is {self.importance.floor} and importance_cap "
                 f"{self.importance.cap}; use 0 <= floor < cap"
             )
+        if self.bootstrap and self.use != "gae":
+            raise UsageError(f'{where}bootstrap needs a critic\'s values; set advantage.use = "gae"')
         self._check_imitation(where)
 
     def _check_imitation(self, where: str) -> None:
@@ -114,6 +120,8 @@ class TokenSpec:
         needs: set[Need] = set()
         if self.use == "gae":
             needs.add("values")
+            if self.bootstrap:
+                needs.add("bootstrap_episodes" if self.gae.across_turns else "bootstrap_turns")
         if self.reward_kl.is_on or self.kl_control is not None:
             needs |= {"old", "reference"}
         if self.importance.correction != "none":

@@ -140,6 +140,7 @@ class TrainerGroup:
         needs: frozenset[str],
         on_progress: Progress | None = None,
         off_policy: bool = False,
+        bootstrap: frozenset[tuple[str, int]] = frozenset(),
     ) -> list[Part]:
         """Forward over all rows: part k of `scores/<model>` has the rows of part k of the partition.
 
@@ -150,13 +151,15 @@ class TrainerGroup:
             sink: where the parts go.
             needs: of "old", "reference" and "values"; columns that are not needed are null.
             on_progress, off_policy: as for `update`.
+            bootstrap: keys of the rows that also get the value of the state after their last token.
 
         Raises:
             RunFailed: rows of another version, no critic or reference where one is needed, or a rank
                 that died or fell silent.
         """
         written: dict[int, Part] = {}
-        for parts in self._call("score", "score", partition, sink, needs, off_policy, watch=on_progress):
+        arguments = (partition, sink, needs, off_policy, bootstrap)
+        for parts in self._call("score", "score", *arguments, watch=on_progress):
             written |= parts
         return [written[index] for index in range(len(partition.parts))]
 

@@ -20,14 +20,19 @@ from workflows.trajectory import SCORES, TURN_KEYS, rows_to_table
 
 
 def run_score(
-    unit: Unit, partition: TableRef, sink: TableSink, needs: frozenset[str], off_policy: bool = False
+    unit: Unit,
+    partition: TableRef,
+    sink: TableSink,
+    needs: frozenset[str],
+    off_policy: bool = False,
+    bootstrap: frozenset[tuple[str, int]] = frozenset(),
 ) -> dict[int, Part]:
     """Score and write the parts of this rank; by number. See `TrainerGroup.score`.
 
     Raises:
         RunFailed: rows of another version, or what is needed is not there (a critic, a reference).
     """
-    if "values" in needs and unit.critic is None:
+    if (bootstrap or "values" in needs) and unit.critic is None:
         raise RunFailed(f"the trainer of model {unit.spec.model_id!r} has no critic to take values from")
     parts = {}
     for index in range(len(partition.parts)):
@@ -36,14 +41,23 @@ def run_score(
         owner = owners[0].as_py() if len(owners) else index % unit.spec.ranks
         if owner == unit.rank or (unit.rank == 0 and not 0 <= owner < unit.spec.ranks):
             rows = partition.read_part(index, COLUMNS)
-            parts[index] = sink.write_part(index, score_rows(unit, rows, partition.folder, needs, off_policy))
+            scores = score_rows(unit, rows, partition.folder, needs, off_policy, bootstrap)
+            parts[index] = sink.write_part(index, scores)
     return parts
 
 
 def score_rows(
-    unit: Unit, rows: pa.Table, where: str, needs: frozenset[str], off_policy: bool = False
+    unit: Unit,
+    rows: pa.Table,
+    where: str,
+    needs: frozenset[str],
+    off_policy: bool = False,
+    bootstrap: frozenset[tuple[str, int]] = frozenset(),
 ) -> pa.Table:
-    """The `SCORES` rows of partition rows, in their order. A row without a response gets empty lists."""
+    """The `SCORES` rows of partition rows, in their order. A row without a response gets empty lists.
+
+    Rows whose keys are in `bootstrap` also get the value of the state after their last token.
+    """
     spec = unit.spec
     # advantages come later, so a row without one is not a problem here
     at = rows.column_names.index("advantage")
@@ -63,8 +77,9 @@ def score_rows(
         for batches in split(rows, spec.shared_prefix).values():
             for batch in batches:
                 scores |= _score(unit, batch.to(unit.device), needs)
+        after = _values_after(unit, rows, bootstrap)
     columns = {"old": "old_logprobs", "reference": "reference_logprobs", "values": "values"}
-    empty: dict[str, list[float]] = {columns[need]: [] for need in needs}
+    empty: dict[str, list[float]] = {columns[need]: [] for need in needs if need in columns}
     scored = []
     for key in zip(*(rows[name].to_pylist() for name in TURN_KEYS), strict=True):
         scored.append(
@@ -72,9 +87,42 @@ def score_rows(
                 **dict(zip(TURN_KEYS, key, strict=True)),
                 "scored_version": unit.version,
                 **scores.get(key, empty),
+                "bootstrap_value": after.get(key),
             }
         )
     return rows_to_table(scored, SCORES)
+
+
+def _values_after(
+    unit: Unit, rows: pa.Table, keys: frozenset[tuple[str, int]]
+) -> dict[tuple[str, int], float]:
+    """The value after the last token of these rows, by key, of passes of their own.
+
+    The state after the last token predicts a token that was never sampled: a filler stands for it, which no
+    token sees.
+    """
+    cut = [row for row in rows.to_pylist() if (row["episode_id"], row["turn_index"]) in keys]
+    cut = [row for row in cut if row["response_token_ids"]]
+    if not cut:
+        return {}
+    assert unit.critic is not None, "a plan that bootstraps has a critic"
+    longer = [
+        row
+        | {
+            "response_token_ids": [*row["response_token_ids"], row["response_token_ids"][-1]],
+            "behaviour_logprobs": [*row["behaviour_logprobs"], 0.0],
+        }
+        for row in cut
+    ]
+    values: dict[tuple[str, int], float] = {}
+    for batches in split(pa.Table.from_pylist(longer, rows.schema), unit.spec.shared_prefix).values():
+        for batch in batches:
+            batch = batch.to(unit.device)
+            _, _, hidden = unit.policy(batch)
+            found = unit.critic.values(batch, hidden).float().cpu()
+            row_of = batch.row.cpu()
+            values |= {key: float(found[row_of == index][-1]) for index, key in enumerate(batch.keys)}
+    return values
 
 
 def _score(unit: Unit, batch: MicroBatch, needs: frozenset[str]) -> dict[tuple[str, int], dict[str, Any]]:

@@ -109,13 +109,18 @@ class TrainWorker:
         return report
 
     def score(
-        self, partition: TableRef, sink: TableSink, needs: frozenset[str], off_policy: bool = False
+        self,
+        partition: TableRef,
+        sink: TableSink,
+        needs: frozenset[str],
+        off_policy: bool = False,
+        bootstrap: frozenset[tuple[str, int]] = frozenset(),
     ) -> dict[int, Part]:
         """Score and write this rank's parts. Not collective. See `TrainerGroup.score`."""
         from stages.training.score import run_score
 
         self._refuse_after_failure()
-        return run_score(self.unit, partition, sink, needs, off_policy)
+        return run_score(self.unit, partition, sink, needs, off_policy, bootstrap)
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""

@@ -48,6 +48,20 @@ def stages(found: Plan) -> list[str]:
         ({"advantage": {"whiten": "role"}}, ["advantage", "update/team"], set()),
         (GAE, ["score/team", "advantage", "update/team"], {"values", "old"}),
         (
+            {"advantage": {"use": "gae", "bootstrap_cut": True}, "critic": {"kind": "model"}},
+            ["score/team", "advantage", "update/team"],
+            {"values", "bootstrap_turns"},
+        ),
+        (
+            {
+                "advantage": {"use": "gae", "bootstrap_cut": True, "across_turns": True},
+                "critic": {"kind": "model"},
+                "credit": {"truncated": "mask"},
+            },
+            ["score/team", "advantage", "update/team"],
+            {"values", "bootstrap_episodes"},
+        ),
+        (
             {**GAE, "critic": {"kind": "model"}},
             ["score/team", "advantage", "update/team"],
             {"values"},
@@ -216,6 +230,10 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "heads of one role each": (
         {**GAE, **SEPARATE, "critic": {"heads": "role"}},
         ['critic.heads = "role" has no effect', "reader", "share a model"],
+    ),
+    "values after replies that nobody trains on": (
+        {"advantage": {"use": "gae", "bootstrap_cut": True}, "critic": {}, "credit": {"truncated": "mask"}},
+        ["advantage.bootstrap_cut has no effect", 'credit.truncated = "mask"', "across_turns"],
     ),
     "a head with a checkpoint": ({**GAE, "critic": {"checkpoint": "tiny-scripted"}}, ["kind", "model"]),
     "a critic of another tokenizer": (

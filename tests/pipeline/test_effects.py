@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "advantage.turn_gamma": (0.9, {}, GAE),
     "advantage.turn_lam": (0.9, GAE, merged(GAE, {"advantage": {"across_turns": True}})),
     "advantage.across_turns": (True, {}, GAE),
+    "advantage.bootstrap_cut": (True, {}, GAE),
     "critic.kind": ("model", {}, {"advantage": {"use": "gae"}}),
     "critic.heads": ("role", {}, GAE),
     "critic.checkpoint": ("tiny-scripted", GAE, MODEL),

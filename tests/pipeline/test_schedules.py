@@ -20,9 +20,12 @@ Settings = Callable[..., dict[str, Any]]
 MODELS = {"reader": "a", "decomposer": "b", "answerer": "c"}  # they speak b, a, c
 
 
-def plan(scripted: Settings, use: str = "sequential", **options: Any) -> Plan:
+def plan(
+    scripted: Settings, use: str = "sequential", settings: dict[str, Any] | None = None, **options: Any
+) -> Plan:
     sections = {name: options.pop(name) for name in ("advantage", "critic", "data") if name in options}
     raw = scripted(
+        **(settings or {}),
         schedule={"use": use, "options": options},
         credit={"silent": "exclude" if use == "refill" else "keep"},
         **{"data": {"tasks_per_iteration": 5}, **sections},
@@ -121,7 +124,7 @@ def test_a_suffix_plays_one_slice_and_its_ends_again_in_every_block(scripted: Se
 
 
 def test_a_suffix_with_gae_or_fewer_tasks_than_units_is_refused(scripted: Settings) -> None:
-    with pytest.raises(UsageError, match='use = "gae" reads the values of all models'):
+    with pytest.raises(UsageError, match='use = "gae" reads the values'):
         plan(scripted, rollouts="suffix", advantage={"use": "gae"}, critic={"learning_rate": 1e-3})
     with pytest.raises(UsageError, match="tasks_per_iteration to 3 or more"):
         plan(scripted, rollouts="suffix", data={"tasks_per_iteration": 2})
@@ -226,3 +229,32 @@ def test_a_refill_that_can_not_work_is_refused(options: Any, words: str, scripte
     raw = scripted(schedule={"use": "refill"})
     with pytest.raises(UsageError, match=r'credit\.silent = "exclude"'):
         assemble(parse_settings(raw))
+
+
+GAE: dict[str, Any] = {"advantage": {"use": "gae"}, "critic": {"kind": "head"}}
+
+
+@pytest.mark.parametrize("rollouts", ["fresh", "stale"])
+def test_one_model_after_another_may_learn_from_its_own_critic(scripted: Settings, rollouts: str) -> None:
+    """Where a turn answers for itself alone, its advantages need no other model's values."""
+    made = blocks(plan(scripted, settings=GAE, rollouts=rollouts))
+    assert [trained(block) for block in made] == [["a"], ["b"], ["c"]]
+    for block in made:
+        model = trained(block)[0]
+        names = [stage.name for stage in block.stages]
+        assert names[names.index("partition") + 1 :] == [f"score/{model}", "advantage", f"update/{model}"]
+        assert set(block.fingerprints["advantage"]) == {model, SCHEDULE}
+
+
+def test_values_after_cut_replies_are_scored_where_the_plays_lie(scripted: Settings) -> None:
+    settings = GAE | {"advantage": {"use": "gae", "bootstrap_cut": True}}
+    first, *later = blocks(plan(scripted, settings=settings, rollouts="stale"))
+    assert not first.shared
+    for block in later:
+        assert {"turns", "episodes"} <= set(block.shared)
+
+
+def test_a_chain_over_models_needs_all_of_them_at_once(scripted: Settings) -> None:
+    across = GAE | {"advantage": {"use": "gae", "across_turns": True}}
+    with pytest.raises(UsageError, match=r"true reads the values of all models; set advantage"):
+        plan(scripted, settings=across)

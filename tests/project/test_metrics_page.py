@@ -101,6 +101,7 @@ def everything(folder: Path) -> dict[str, float]:
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
     stages["advantage"]["kl_coefficient/plan"] = 0.1
+    stages["score/plan"] = {"rows_bootstrapped": 2.0}
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
     played = {name: value for name, value in metrics.items() if "/gradient_" not in name}
