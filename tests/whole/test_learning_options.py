@@ -1,0 +1,100 @@
+"""Options of learning that remember or choose: runs broken off and resumed, and replayed, are as unbroken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.plan.assemble import assemble
+from pipeline.replays.plan import replay_plan
+from pipeline.replays.replayer import replay
+from pipeline.replays.settings import overridden
+from pipeline.replays.source import Source
+from pipeline.run.session import session
+from pipeline.settings.reading import parse_settings
+from pipeline.store.run import Run
+from stages.base import Quiet
+from tests.whole.test_blocks import in_turn, of_blocks
+from tests.whole.test_blocks import stop_before as stop_block_before
+from tests.whole.test_iteration import _Halt, play, same
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+Settings = Callable[..., dict[str, Any]]
+SMALL: dict[str, Any] = {"data": {"tasks_per_iteration": 2}, "rollout": {"group_size": 2}}
+STEERED = {"kl_coefficient": 0.1, "kl_target": 1e-4, "kl_step": 0.5}
+
+
+def critic_for_each_role(scripted: Settings, name: str) -> dict[str, Any]:
+    """One model for three roles, a value head for each, the KL in the reward, short replies."""
+    return scripted(
+        **SMALL,
+        run={"name": name},
+        advantage={"use": "gae", "across_turns": True, "bootstrap_cut": True},
+        critic={"heads": "role"},
+        ppo={**STEERED, "kl_in": "reward"},
+        roles={"reader": {"max_response_tokens": 2}},
+    )
+
+
+def one_after_another(scripted: Settings, name: str) -> dict[str, Any]:
+    """Two models in blocks of their own, the KL in the loss, some tokens held back, few whole checkpoints."""
+    return in_turn(
+        scripted,
+        **SMALL,
+        run={"name": name},
+        ppo={**STEERED, "loss": "kl_cov", "cov_share": 0.05, "epochs": 2},
+        credit={"truncated": "mask"},
+        checkpoints={"every": 9},
+    )
+
+
+def scales(run: Run, index: int, model: str) -> tuple[float, float]:
+    """What an iteration used, and what it left behind."""
+    (frame,) = [b[f"kl_scale/{model}"] for b in of_blocks(run, index) if f"kl_scale/{model}" in b]
+    return frame["scale"][0], frame["next_scale"][0]
+
+
+@pytest.mark.parametrize(
+    ("made", "models", "halts"),
+    [
+        (critic_for_each_role, ["team"], [("advantage", 0), ("update/team", 0)]),
+        (one_after_another, ["first", "second"], [("update/first", 0), ("update/second", 1)]),
+    ],
+)
+def test_resumed_and_replayed_it_is_as_if_nothing_had_been(
+    scripted: Settings, made: Any, models: list[str], halts: list[tuple[str, int]]
+) -> None:
+    whole, done = play(made(scripted, "whole"), iterations=2)
+    for model in models:
+        (first, left), (second, _) = (scales(whole, index, model) for index in (0, 1))
+        assert (first, second) == (1.0, left)
+        assert left != 1.0  # the policy begins at the reference, below the target
+        assert done[1].metrics[f"model/{model}/kl_coefficient"] == pytest.approx(0.1 * second)
+    if models == ["team"]:
+        assert done[0].metrics["model/team/rows_bootstrapped"] > 0
+    else:
+        assert 0 < done[0].metrics["model/second/covariance_fraction"] <= 0.2
+
+    raw = made(scripted, "broken")
+    for stage, block in halts:
+        with session(assemble(parse_settings(raw)), signals=False) as runner:
+            if runner.run.iterations() in ([], [0]) and not runner.run.is_finished(0):
+                runner.run_iteration()
+            stop_block_before(runner, stage, block)
+            with pytest.raises(_Halt):
+                runner.run_iteration()
+    broken, _ = play(raw)
+    for index in (0, 1):
+        for one, other in zip(of_blocks(broken, index), of_blocks(whole, index), strict=True):
+            same(one, other)
+
+    whole.read_info()
+    again = replay_plan(Source(whole), overridden(whole, []), label="again", again=True)
+    result = replay(again, [0, 1], Quiet())
+    assert result.notes == []
+    for index in (0, 1):
+        for model in models:
+            assert f"kl_scale/{model}" in result.done[index].tables
