@@ -190,10 +190,10 @@ def test_the_value_is_that_of_the_state_after_the_last_token(start: Any, tmp_pat
 
 
 def value_after(unit: Any, row: dict[str, Any]) -> float:
-    """The value at the first token of a row, alone and padded, whose prompt is the whole sequence."""
+    """The value at the first token of a row of its own whose prompt is the whole sequence."""
     said = [*row["prompt_token_ids"], *row["response_token_ids"]]
     one = {**row, "prompt_token_ids": said, "response_token_ids": [3], "behaviour_logprobs": [0.0]}
-    batch = pack(rows_to_table([one], PARTITION), packed=False)
+    batch = pack(rows_to_table([one], PARTITION), packed=unit.spec.shared_prefix)
     with torch.no_grad():
         _, _, hidden = unit.policy(batch)
         return float(unit.critic.values(batch, hidden)[0])
