@@ -35,7 +35,7 @@ def critic_for_each_role(scripted: Settings, name: str) -> dict[str, Any]:
         advantage={"use": "gae", "across_turns": True, "bootstrap_cut": True},
         critic={"heads": "role"},
         ppo={**STEERED, "kl_in": "reward"},
-        roles={"reader": {"max_response_tokens": 2}},
+        roles={"answerer": {"max_response_tokens": 2}},
     )
 
 
