@@ -114,6 +114,10 @@ class CreditHooks:
     keeps_baselines: bool = False
     """Whether the method remembers: see `RememberingCredit`."""
 
+    needs_greedy: bool = False
+    """Whether the method compares with one more play of each task at temperature 0: its turns are in the
+    frame, too, where the column `greedy` is true. They are never trained on."""
+
     @property
     def group_keys(self) -> Sequence[str]:
         """The columns by which the method compares turns: those of one task, where it does not say."""

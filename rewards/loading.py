@@ -34,6 +34,7 @@ BUILTIN_CREDIT: Final = {
     "grpo": "rewards.credit.grpo:Grpo",
     "rloo": "rewards.credit.rloo:Rloo",
     "opo": "rewards.credit.opo:Opo",
+    "remax": "rewards.credit.remax:Remax",
     "reinforce_pp": "rewards.credit.reinforce_pp:ReinforcePP",
     "rank_normal": "rewards.credit.rank_normal:RankNormal",
     "running_baseline": "rewards.credit.running_baseline:RunningBaseline",

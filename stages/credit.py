@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import polars as pl
 import pyarrow as pa
@@ -27,6 +27,9 @@ from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.hooks import hooks_of
 from workflows.trajectory import BASELINES, CREDIT
+
+_READ: Final = {"turns": TURNS_SEEN, "episodes": EPISODES_SEEN, "rewards": REWARDS_SEEN}
+_GREEDY: Final = {f"greedy_{name}": schema for name, schema in _READ.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,11 @@ class CreditStage:
     @property
     def inputs(self) -> dict[str, pa.Schema]:
         carried = dict.fromkeys(self.carried, BASELINES)
-        return {"turns": TURNS_SEEN, "episodes": EPISODES_SEEN, "rewards": REWARDS_SEEN, **carried}
+        return {**_READ, **(_GREEDY if self._needs_greedy else {}), **carried}
+
+    @property
+    def _needs_greedy(self) -> bool:
+        return hooks_of(self.method, CreditHooks).needs_greedy
 
     @property
     def carried(self) -> dict[str, str]:
@@ -71,7 +78,7 @@ class CreditStage:
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tables = {name: inputs[name] for name in ("turns", "episodes", "rewards")}
+        tables = {name: inputs[name] for name in (*_READ, *(_GREEDY if self._needs_greedy else ()))}
         indices = aligned_parts(tables)
         method, baselines = self._bound(indices, tables, inputs, context.iteration)
         context.progress.start("credit", len(indices), "part")
@@ -131,7 +138,11 @@ def credit_part(
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its part and counts."""
     read = _read(index, tables, parts=leave_out is not None)
-    credited = credit_turns(*read, method, leave_out, mask_truncated=mask_truncated)
+    greedy = None
+    if "greedy_turns" in tables:
+        named = {name: tables[f"greedy_{name}"] for name in _READ}
+        greedy = _read(index, named)
+    credited = credit_turns(*read, method, leave_out, mask_truncated=mask_truncated, greedy=greedy)
     return {
         "part": sink.write_part(index, credited.table),
         "turns": credited.table.num_rows,

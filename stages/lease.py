@@ -29,8 +29,9 @@ GIVES: Final[Mapping[Lease, tuple[str, ...]]] = {
 class Fleet(Protocol):
     """The engines, players and trainers of a run, as stages see them (`pipeline.run.fleet` has them)."""
 
-    def players(self) -> list[Any]:
-        """Handles of the player actors (`stages.players.actor`), with every engine at its newest weights."""
+    def players(self, purpose: str | None = None) -> list[Any]:
+        """Handles of the player actors (`stages.players.actor`), with every engine at its newest weights;
+        `purpose` is what they play for, where that is not what the fleet is for."""
         ...
 
     def trainer(self, model_id: str) -> TrainerGroup:
@@ -66,8 +67,9 @@ class Leased:
     lease: Lease
     fleet: Fleet | None
 
-    def players(self) -> list[Any]:
-        return self._lent("players").players()
+    def players(self, purpose: str | None = None) -> list[Any]:
+        fleet = self._lent("players")
+        return fleet.players() if purpose is None else fleet.players(purpose)
 
     def trainer(self, model_id: str) -> TrainerGroup:
         return self._lent("trainer").trainer(model_id)

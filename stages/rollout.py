@@ -55,6 +55,8 @@ class RolloutStage:
     stall_seconds: float = LIMITS.player_call_seconds  # in which a player gives no sign of life
     resumable: bool = True  # shards that have a receipt are kept after a kill
     suffix: bool = False
+    first_sample: int = 0  # number of each task's first play
+    purpose: str | None = None  # what the players play for; None: what the fleet is for
 
     @property
     def inputs(self) -> dict[str, pa.Schema]:
@@ -75,14 +77,15 @@ class RolloutStage:
         if base is not None:
             aligned_parts({"tasks": tasks, BASE_TURNS: base})
         receipts_folder = outputs["turns"].folder.rsplit("/", 1)[0] + f"/{SHARDS}"
+        size, first, block = self.group_size, self.first_sample, context.block
         shards = [
-            Shard(k, context.iteration, self.group_size, tasks, outputs, receipts_folder, context.block, base)
+            Shard(k, context.iteration, size, tasks, outputs, receipts_folder, block, base, first)
             for k in range(len(tasks.parts))
         ]
         committed = [r for s in shards if (r := read_receipt(s.receipt_uri)) is not None]
         whole = {r["index"]: r for r in committed if num_failed(r) == 0}
         waiting = [s for s in shards if s.index not in whole]
-        players = context.fleet.players() if waiting else []
+        players = context.fleet.players(self.purpose) if waiting else []
         total = tasks.rows * self.group_size
         already = sum(r["episodes_asked"] - num_failed(r) for r in committed)
         with _Ticker(context, players, total, already):

@@ -16,13 +16,13 @@ GIB: Final = 2**30
 TRAINED: Final = "update/tokens_trained"
 PEAK_MEMORY: Final = "memory/peak_gib"
 
-# What adds up over iterations: the name of the total and the metric of one iteration.
+# What adds up over iterations: the name of the total and the metrics of one iteration.
 _ADDED: Final = {
-    "sampled_tokens": "rollout/response_tokens",
-    "prompt_tokens": "rollout/prompt_tokens",
-    "trained_tokens": TRAINED,
-    "episodes": "rollout/episodes",
-    "seconds": "time/total_seconds",
+    "sampled_tokens": ("rollout/response_tokens", "greedy/response_tokens"),
+    "prompt_tokens": ("rollout/prompt_tokens", "greedy/prompt_tokens"),
+    "trained_tokens": (TRAINED,),
+    "episodes": ("rollout/episodes", "greedy/episodes"),
+    "seconds": ("time/total_seconds",),
 }
 
 
@@ -56,15 +56,15 @@ def tokens_trained(metrics: Mapping[str, float]) -> float:
 def total_cost(iterations: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The cost of a run from the metrics of its iterations; what none of them measured is left out.
 
-    `sampled_tokens` and `prompt_tokens` are those of training's episodes, `trained_tokens` response tokens
-    in losses, `seconds` those of the iterations' stages, with the start of engines and trainers in the
-    first; evaluations are in none of them. `peak_memory_gib` is the sum of what each engine and trainer
-    process has needed at most in main memory.
+    `sampled_tokens` and `prompt_tokens` are those of training's episodes, greedy ones too, `trained_tokens`
+    response tokens in losses, `seconds` those of the iterations' stages, with the start of engines and
+    trainers in the first; evaluations are in none of them. `peak_memory_gib` is the sum of what each engine
+    and trainer process has needed at most in main memory.
     """
     iterations = [{TRAINED: tokens_trained(m), **m} for m in iterations]
     totals = {}
-    for name, metric in _ADDED.items():
-        values = [m[metric] for m in iterations if metric in m]
+    for name, of_iteration in _ADDED.items():
+        values = [m[metric] for m in iterations for metric in of_iteration if metric in m]
         if values:
             totals[name] = math.fsum(values)
     if peaks := [m[PEAK_MEMORY] for m in iterations if PEAK_MEMORY in m]:

@@ -13,6 +13,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.metrics.names import most_frequent, words
 from pipeline.metrics.roles import role_pair_metrics, role_update_metrics
 from pipeline.metrics.turns import episode_metrics, turn_metrics
@@ -20,6 +23,7 @@ from pipeline.settings.names import slug
 from stages.base import Account
 from stages.tables.parquet import TableRef
 from stages.update import MEASURES
+from workflows.vocabulary import NOT_THE_POLICYS_DOING
 
 # Columns of the summary row of `updates`, and what they are called.
 _UPDATE_METRICS: Final = {
@@ -54,8 +58,8 @@ def iteration_metrics(
 
     Args:
         tables: by name: `tasks`, `episodes`, `turns`, `rewards`, `credit`, `partition/<model>`,
-            `updates/<model>`, `role_updates/<model>`, `role_pairs/<model>`; each may be missing. The first
-            five have aligned parts.
+            `updates/<model>`, `role_updates/<model>`, `role_pairs/<model>`, `greedy_episodes`; each may be
+            missing. The first five have aligned parts.
         accounts: of every boundary.
         seconds: wall time of every stage; `rollout` also gives the rollout's rates.
 
@@ -76,6 +80,8 @@ def iteration_metrics(
             metrics |= role_pair_metrics(table)
     if "episodes" in tables:
         metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
+    if "greedy_episodes" in tables:
+        metrics |= _greedy_metrics(tables["greedy_episodes"])
     metrics |= _account_metrics(accounts) | _time_metrics(seconds)
     return {"not_finite": 0.0} | _finite(metrics)
 
@@ -96,6 +102,8 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:
             metrics[f"role/{slug(role)}/baseline"] = value
+    if "reward" in (greedy := stages.get("greedy_reward", {})):
+        metrics["greedy/reward_mean"] = greedy["reward"]
     for stage, measured in stages.items():
         kind, _, model = stage.partition("/")
         if kind == "score" and "rows_bootstrapped" in measured:
@@ -105,6 +113,18 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
                 f"model/{slug(model)}/{name}": measured[name] for name in MEASURES if name in measured
             }
     return _finite(metrics)
+
+
+def _greedy_metrics(episodes: TableRef) -> dict[str, float]:
+    """Of the greedy plays that a credit method compares with: no other metric has them."""
+    played = episodes.read(["status", "num_response_tokens", "num_prompt_tokens"])
+    failed = pc.sum(pc.is_in(played["status"], pa.array([str(s) for s in NOT_THE_POLICYS_DOING]))).as_py()
+    return {
+        "greedy/episodes": float(played.num_rows),
+        "greedy/episodes_failed": float(failed or 0),
+        "greedy/response_tokens": float(pc.sum(played["num_response_tokens"]).as_py() or 0),
+        "greedy/prompt_tokens": float(pc.sum(played["num_prompt_tokens"]).as_py() or 0),
+    }
 
 
 def with_measured(

@@ -27,6 +27,7 @@ from rewards.loading import load_credit
 from stages.base import Stage, check_chain
 from stages.credit import CreditStage
 from stages.engines.base import EngineSpec
+from stages.greedy import GreedyRewardStage, greedy_rollout
 from stages.partition import PartitionSpec, PartitionStage
 from stages.players.actor import PlayerSpec
 from stages.reward import RewardStage
@@ -35,6 +36,7 @@ from stages.sample import SampleStage
 from stages.training.spec import TrainerSpec
 from stages.weights.checkpoints import CheckpointInfo
 from workflows.data.tasks import LoadedTasks, choose, load_tasks
+from workflows.errors import UsageError
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.script import AnyWorkflow
@@ -150,10 +152,21 @@ def _load_tasks(resolved: Resolved, path: DataPath) -> LoadedTasks:
 
 
 def credit_method(resolved: Resolved) -> Credit:
-    """The credit method, checked against the group size where its advantages are used."""
+    """The credit method, checked against the group size where its advantages are used.
+
+    Raises:
+        UsageError: it can't be used so.
+    """
     method = load_credit(str(resolved.credit.use), resolved.credit.options)
+    hooks = hooks_of(method, CreditHooks)
     if resolved.advantage.use == "from_credit":
-        hooks_of(method, CreditHooks).check_group_size(group_size=resolved.rollout.group_size)
+        hooks.check_group_size(group_size=resolved.rollout.group_size)
+    elif hooks.needs_greedy:
+        raise UsageError(
+            f'credit.use = "{resolved.credit.use}" has no effect with [advantage] use = "gae", which would '
+            'play every task once more and not read it; use [advantage] use = "from_credit", or another '
+            "credit.use"
+        )
     return method
 
 
@@ -170,14 +183,17 @@ def _stages(
         always_first=data.always_first,
         remarks=tuple(tasks.remarks),
     )
+    play = RolloutStage(
+        rollout.group_size,
+        rollout.max_in_flight,
+        rollout.max_failed_share,
+        stall_seconds=resolved.cluster.player_call_seconds,
+    )
+    needs_greedy = hooks_of(method, CreditHooks).needs_greedy
     return [
         sample,
-        RolloutStage(
-            rollout.group_size,
-            rollout.max_in_flight,
-            rollout.max_failed_share,
-            stall_seconds=resolved.cluster.player_call_seconds,
-        ),
+        play,
+        *([greedy_rollout(play)] if needs_greedy else []),
         *credited_stages(resolved, method),
         partition_stage(resolved),
         *update_stages(resolved.models, by_model, by_role=resolved.measure.gradients != "off"),
@@ -188,8 +204,10 @@ def credited_stages(resolved: Resolved, method: Credit) -> list[Stage]:
     """The rewards of what was played, and who gets the credit."""
     sections = measured_sections(resolved.rewards, resolved.workflow)
     rewards = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
+    reward = RewardStage(rewards, truncated_rule(resolved.credit))
     return [
-        RewardStage(rewards, truncated_rule(resolved.credit)),
+        reward,
+        *([GreedyRewardStage(reward)] if hooks_of(method, CreditHooks).needs_greedy else []),
         CreditStage(
             method,
             leave_out_silent(resolved.credit, rewards.names),

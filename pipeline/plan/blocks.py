@@ -134,9 +134,9 @@ class Sequential:
         chained = [spec for spec in (advantage.specs if advantage else ()) if spec.use == "gae"]
         if len(units) > 1 and chained and self.rollouts == "suffix":
             raise UsageError(
-                '[schedule] rollouts = "suffix" trains one unit in a block on ends of episodes, and [advantage] '
-                'use = "gae" reads the values of all models; use [advantage] use = "from_credit", or rollouts = '
-                '"fresh"'
+                '[schedule] rollouts = "suffix" trains one unit in a block on ends of episodes, and '
+                '[advantage] use = "gae" reads the values of all models; use [advantage] use = '
+                '"from_credit", or rollouts = "fresh"'
             )
         if len(units) > 1 and any(spec.gae.across_turns for spec in chained):
             raise UsageError(

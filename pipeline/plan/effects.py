@@ -35,7 +35,6 @@ class Learner:
     overrides: Mapping[str, Mapping[str, Any]]  # keys of [ppo] or [critic] by section: models.<id>.ppo, …
     num_roles: int  # that speak with it
     kl_of_roles: float  # the largest KL coefficient of a role of its own
-    num_roles: int  # that speak with it
 
     def facts(self, advantage: AdvantageSection, measure: MeasureSection) -> dict[str, Any]:
         """The values that decide which keys act."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.plan.trainers import adapter_of
@@ -89,6 +90,18 @@ def _threads_of_an_engine(models: Collection[ModelPlan], cluster: ClusterSection
     if len(cpu_engines) < 2 or cluster.address != "local":
         return 0
     return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
+
+
+def greedy_players(spec: PlayerSpec) -> PlayerSpec:
+    """The same players at temperature 0, for the roles whose models are trained."""
+    trained = {model.model_id for model in spec.models.trainable}
+    roles = {
+        name: replace(settings, temperature=0.0)
+        if spec.models.model_of(name).model_id in trained
+        else settings
+        for name, settings in spec.roles.items()
+    }
+    return replace(spec, roles=roles)
 
 
 def player_spec(resolved: Resolved) -> PlayerSpec:

@@ -13,11 +13,14 @@ from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.settings.schema import ModelSection, RewardSection
 from pipeline.settings.training import MeasureSection
+from rewards.base import CreditHooks
+from rewards.loading import load_credit
 from stages.base import Stage
 from stages.engines.kinds import engine_class
 from stages.partition import PartitionStage
 from stages.token_advantages.spec import TokenSpec
 from workflows.data.tasks import LoadedTasks
+from workflows.hooks import hooks_of
 from workflows.plugins import source_hash
 
 _OF_PACE = {"max_in_flight", "players"}
@@ -38,13 +41,15 @@ def fingerprints_of(
     partition = next(stage for stage in stages if isinstance(stage, PartitionStage))
     tokens = {model_id: algorithm.tokens for model_id, algorithm in by_model.items()}
     rollout = _without(resolved.rollout.fingerprint(), _OF_PACE)
+    play = {**team_fingerprint(resolved), "rollout": rollout, "seed": resolved.run.seed}
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
             "data": resolved.data.fingerprint(),
             "seed": resolved.run.seed,
             "shard": resolved.rollout.tasks_per_shard,
         },
-        "rollout": {**team_fingerprint(resolved), "rollout": rollout, "seed": resolved.run.seed},
+        "rollout": play,
+        **({"greedy": play} if any(stage.name == "greedy" for stage in stages) else {}),
         **pure_fingerprints(resolved, partition, tokens),
     }
     of_trainers = trainer_fingerprints(resolved.model_plans, stages, by_model, resolved.measure)
@@ -86,12 +91,16 @@ def pure_fingerprints(
     resolved: Resolved, partition: PartitionStage, tokens: Mapping[str, TokenSpec]
 ) -> dict[str, dict[str, Any]]:
     """The fingerprints of the stages that use no engine and no trainer; `tokens` by model."""
+    reward = {
+        **rewards_fingerprint(resolved.rewards),
+        "format_weights": resolved.format_weights,
+        "truncated": truncated_rule(resolved.credit),
+    }
+    method = load_credit(str(resolved.credit.use), resolved.credit.options)
+    needs_greedy = hooks_of(method, CreditHooks).needs_greedy
     return {
-        "reward": {
-            **rewards_fingerprint(resolved.rewards),
-            "format_weights": resolved.format_weights,
-            "truncated": truncated_rule(resolved.credit),
-        },
+        "reward": reward,
+        **({"greedy_reward": reward} if needs_greedy else {}),
         "credit": {
             "credit": resolved.credit.fingerprint(),
             "source": source_hash(str(resolved.credit.use)),

@@ -212,6 +212,11 @@ def inputs_of(stored: Finished, due: Sequence[Any], carried: Mapping[str, TableR
                 continue
             kept = name.removeprefix("stored_")
             table = carried.get(name) or stored.tables.get(kept)
+            if table is None and kept.startswith("greedy_"):
+                raise UsageError(
+                    f"iteration {stored.index} has no table {kept!r}, which stage {stage.name!r} reads: the "
+                    "run played no greedy episodes; use another credit.use, or run an iteration with this one"
+                )
             if table is None:
                 raise UsageError(
                     f"iteration {stored.index} has no table {kept!r}, which stage {stage.name!r} reads; "

@@ -71,8 +71,9 @@ class Fleet:
     _last_trained: str | None = None
     _asleep: bool = False
 
-    def players(self, purpose: str = "train") -> list[Actor]:
-        """Players with every engine up, awake and at the newest weights."""
+    def players(self, purpose: str | None = None) -> list[Actor]:
+        """Players with every engine up, awake and at the newest weights; without a purpose, training's."""
+        purpose = purpose or "train"
         self._start_engines()
         self._wake()
         if purpose not in self._players:
@@ -297,8 +298,8 @@ class Lent:
     fleet: Fleet
     purpose: str
 
-    def players(self) -> list[Actor]:
-        return self.fleet.players(self.purpose)
+    def players(self, purpose: str | None = None) -> list[Actor]:
+        return self.fleet.players(purpose or self.purpose)
 
     def trainer(self, model_id: str) -> TrainerGroup:
         return self.fleet.trainer(model_id)

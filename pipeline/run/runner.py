@@ -16,6 +16,7 @@ from pipeline.metrics.falls import peak
 from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
+from pipeline.plan.engines import greedy_players
 from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
@@ -46,6 +47,7 @@ from pipeline.views.curves import curve_files, points_of
 from pipeline.views.output import print_lines
 from stages.base import Progress, check_chain, written_as
 from stages.engines.kinds import engine_class
+from stages.greedy import GREEDY
 from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec
 from workflows.errors import RunFailed, UsageError
@@ -70,7 +72,7 @@ class Runner:
             models=plan.models,
             engine_specs=plan.engine_specs,
             trainer_specs=plan.trainer_specs,
-            player_specs={"train": plan.player_spec},
+            player_specs={"train": plan.player_spec, GREEDY: greedy_players(plan.player_spec)},
             num_players=settings.rollout.players,
             checkpoint_every=settings.checkpoints.every,
             version_of=self.version_of,

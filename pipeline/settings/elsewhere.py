@@ -6,7 +6,7 @@ from typing import Final
 
 _CREDIT: Final = (
     *("group_relative", "dr_grpo", "grpo", "rloo", "reinforce_pp", "rank_normal", "running_baseline"),
-    *("opo", "rejection"),
+    *("opo", "remax", "rejection"),
 )
 _LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
 

@@ -30,6 +30,10 @@ TURNS_SEEN: Final = pa.schema([TURNS.field(c) for c in _TURN_COLUMNS])
 REWARDS_SEEN: Final = pa.schema([REWARDS.field(c) for c in _REWARD_COLUMNS])
 
 
+Tables = tuple[pa.Table, pa.Table, pa.Table]
+NO_GREEDY: Final = "no greedy turn to compare with"
+
+
 @dataclass(frozen=True, slots=True)
 class Credited:
     """The credit table, and how many groups can teach.
@@ -50,6 +54,7 @@ def credit_turns(
     leave_out: LeaveOutSilent | None = None,
     *,
     mask_truncated: bool = False,
+    greedy: Tables | None = None,
 ) -> Credited:
     """Return and advantage of every turn that has a reward; one row of `CREDIT` per turn, sorted by key.
 
@@ -62,25 +67,40 @@ def credit_turns(
     excluded: what they would have become is not known, so they teach nothing. Source: overlong filtering,
     DAPO, arXiv:2503.14476, section 3.4.
 
+    `greedy` are the turns, episodes and rewards of greedy plays of the same tasks, for a method that needs
+    them (`CreditHooks.needs_greedy`). A turn that then has no advantage is excluded.
+
     Raises:
         SchemaError: the tables do not hold the same turns, or `method` returned other turns than it
             got, or a number that is not finite.
     """
     frame = join_turns(turns, episodes, rewards)
     usable, keys = usable_turns(frame), hooks_of(method, CreditHooks).group_keys
-    credited = _checked(method(usable), usable, method) if usable.height else _no_credit()
+    credited = _credited(method, usable, greedy) if usable.height else _no_credit()
     usable = usable.with_columns(credited["return"], credited["advantage"])
     left_out: dict[str, Flags] = {
         Status.TRUNCATED: (usable["status"] == Status.TRUNCATED).fill_null(False).to_numpy()
     }
     if not mask_truncated:
         left_out.clear()
+    if greedy is not None:
+        left_out[NO_GREEDY] = usable["advantage"].is_null().to_numpy()
     if leave_out is not None:
         silent = leave_out.silent(usable.drop("advantage"), rewards, keys).with_columns(_silent=True)
         marked = usable.join(silent, on=TURN_KEYS, how="left", maintain_order="left")
         left_out[SILENT] = marked["_silent"].fill_null(False).to_numpy()
     kept = ~np.any([np.zeros(usable.height, np.bool_), *left_out.values()], axis=0)
     return Credited(_table(frame, credited, left_out), _groups(usable.filter(pl.Series(kept)), keys))
+
+
+def _credited(method: Credit, usable: pl.DataFrame, greedy: Tables | None) -> pl.DataFrame:
+    """Keys, return and advantage of the usable turns, in their order."""
+    if greedy is None:
+        return _checked(method(usable), usable, method)
+    beside = usable_turns(join_turns(*greedy)).with_columns(greedy=True)
+    every = by_key(pl.concat([usable.with_columns(greedy=False), beside]))
+    credited = _checked(method(every), every, method)
+    return usable.select(TURN_KEYS).join(credited, on=TURN_KEYS, how="left", maintain_order="left")
 
 
 def usable_turns(frame: pl.DataFrame) -> pl.DataFrame:

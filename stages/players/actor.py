@@ -98,7 +98,7 @@ class PlayerActor:
                 plays = [
                     playing.create_task(self._play(task, shard, sample, bases.get((task["task_id"], sample))))
                     for task in tasks
-                    for sample in range(shard.group_size)
+                    for sample in shard.samples
                     if (task["task_id"], sample) not in there
                 ]
         except ExceptionGroup as failed:

@@ -36,6 +36,12 @@ class Shard:
     receipts: str  # folder of the receipts; a shard is committed when its receipt is there
     block: int = 0
     base: TableRef | None = None  # turns of the episodes that these begin with, in parts as `tasks` has them
+    first_sample: int = 0  # of each task
+
+    @property
+    def samples(self) -> range:
+        """The numbers of the plays of each task."""
+        return range(self.first_sample, self.first_sample + self.group_size)
 
     @property
     def receipt_uri(self) -> str:

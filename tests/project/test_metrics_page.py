@@ -25,6 +25,7 @@ from tests.pipeline.test_metrics import SEPARATE, tool_turn, two_groups, with_so
 from tests.support.tables import named_values
 from workflows.trajectory import (
     CREDIT,
+    EPISODES,
     PARTITION,
     ROLE_PAIRS,
     ROLE_UPDATES,
@@ -95,12 +96,15 @@ def everything(folder: Path) -> dict[str, float]:
         rows = rows or [of_role | {"other_role": "answer", "other_branch": None}]
         tables[f"{name}/plan"] = one_part(folder, f"{name}/plan", schema, rows)
     tables["partition/plan"] = one_part(folder, "partition/plan", PARTITION, [{"role": "plan"}])
+    tables["greedy_episodes"] = one_part(folder, "greedy", EPISODES, [{"status": "ok"}])
     accounts = [Account("credit to partition", "turn", 4, 3, {"infra_error": 1})]
     metrics = iteration_metrics(tables, accounts, {"rollout": 1.0, "update/plan": 1.0})
     measured = ("advantage_mean", "advantage_std", "explained_variance")
     measured += tuple(f"{n}_{s}" for n in ("kl_reference", "importance_weight") for s in ("mean", "max"))
     stages = {"advantage": {f"{m}/plan": 1.0 for m in measured}, "credit": {"baseline/plan": 1.0}}
     stages["advantage"]["kl_coefficient/plan"] = 0.1
+    stages["greedy"] = dict.fromkeys(("episodes", "episodes_failed", "response_tokens", "prompt_tokens"), 1.0)
+    stages["greedy_reward"] = {"reward": 0.5}
     stages["score/plan"] = {"rows_bootstrapped": 2.0}
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})

@@ -41,6 +41,7 @@ def frame(*turns):
                 "context_hash": f"{task}{role}",
                 "num_response_tokens": 5 + 3 * sample + seen[episode],
                 "reward": reward,
+                "greedy": False,
             }
         )
         seen[episode] += 1
