@@ -236,6 +236,7 @@ def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[s
     for stage in plan.stages:
         for name, table in carried_of(stage).items():
             carried[name] = TableRef(table, "", schema_of(table), ())
+            other: Finished | None = None  # where the stage ran, and what it left can't be taken
             for before in _blocks_before(plan, stored, table):
                 replayed = result.blocks.get((before.index, before.store.block))
                 if replayed is not None and table in replayed.tables:
@@ -244,12 +245,16 @@ def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[s
                 if table in before.tables and _made_alike(plan, before, stage.name):
                     carried[name] = before.tables[table]
                     break
-                if table in before.tables or before.manifest(stage.name) is not None:
-                    result.notes.append(
-                        f"iteration {stored.index} begins without the {table} of iteration {before.index}, "
-                        "which were made with other settings; replay from the first iteration to have them"
-                    )
+                if before.manifest(stage.name) is not None:
+                    other = other or before
+                if table in before.tables:
+                    other = before
                     break
+            if other is not None and not carried[name].parts:
+                result.notes.append(
+                    f"iteration {stored.index} begins without the {table} of iteration {other.index}, which "
+                    "were made with other settings; replay from the first iteration to have them"
+                )
     return carried
 
 
