@@ -1,6 +1,7 @@
 """A value head for each role, on one trunk: whose value a token has, and who learns from whom."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from stages.training.checkpoint import foreign, read_manifest
 from stages.training.loss.loss import value_loss
 from stages.training.loss.spec import CriticSpec
 from stages.training.network.critic import Critic
-from stages.training.network.packing import MicroBatch
+from stages.training.network.packing import empty_micro_batch
 from stages.training.spec import TrainerSpec
 from tests.support.tiny_training import SMOOTH, partition, save, score, token_advantages
 from workflows.errors import RunFailed, UsageError
@@ -34,7 +35,8 @@ def critic_of(*roles):
 def batch_of(roles, rows):
     """Rows of these roles, one token for each entry of `rows`."""
     size = len(rows)
-    return MicroBatch(
+    return replace(
+        empty_micro_batch(packed=False),
         token_ids=torch.zeros((1, size), dtype=torch.int64),
         positions=torch.arange(size),
         targets=torch.zeros(size, dtype=torch.int64),
