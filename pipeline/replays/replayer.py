@@ -245,7 +245,7 @@ def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[s
                 if table in before.tables and _made_alike(plan, before, stage.name):
                     carried[name] = before.tables[table]
                     break
-                if before.manifest(stage.name) is not None:
+                if _ran_for(before, stage.name, table):
                     other = other or before
                 if table in before.tables:
                     other = before
@@ -256,6 +256,13 @@ def carried_into(plan: ReplayPlan, stored: Finished, result: Replayed) -> dict[s
                     "were made with other settings; replay from the first iteration to have them"
                 )
     return carried
+
+
+def _ran_for(before: Finished, stage: str, table: str) -> bool:
+    """Whether a stage of a stored block would have left this table, had it been set so: one of a model is
+    left by blocks that train the model."""
+    model = table.partition("/")[2]
+    return f"updates/{model}" in before.tables if model else before.manifest(stage) is not None
 
 
 def _made_alike(plan: ReplayPlan, before: Finished, stage: str) -> bool:
