@@ -114,6 +114,8 @@ def _run_command() -> int:
 
     try:
         _check_arguments(sys.argv[1:])
+        if sys.argv[1:2] == ["help"]:  # `help run train`, as many programs have it
+            sys.argv[1:] = [*sys.argv[2:], "--help"]
         command_line()(prog_name=SCRIPT if started_as_script() else program())
     except CadreError as error:
         if stop_behind(error) is not None:

@@ -20,7 +20,9 @@ def grade(
             "--mode", help="qa: strict, official_hotpot, official_squad; math: whole, number, none."
         ),
     ] = None,
-    sandbox: Annotated[str, typer.Option("--sandbox", help="code: auto, bwrap, none.")] = "auto",
+    sandbox: Annotated[
+        str | None, typer.Option("--sandbox", help="code: auto (the default), bwrap, none.")
+    ] = None,
     exact: Annotated[
         bool,
         typer.Option("--exact", help="math: no decimal for what it rounds to; code: true is not 1."),

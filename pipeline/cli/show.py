@@ -48,6 +48,10 @@ def show(
         raise UsageError(
             f"--where chooses turns and --episode one episode; pass --where \"episode_id = '{episode}'\""
         )
+    if episode is not None and episodes is not None:
+        raise UsageError(
+            "--episodes says how many to list, and --episode shows one alone; leave one of them out"
+        )
     shelf = shelf_of(find_run(root, run), split=split, replay=replay)
     if where is not None:
         print_where(shelf, iteration, where, limit=episodes, full=full, as_json=as_json)

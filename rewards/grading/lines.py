@@ -75,15 +75,20 @@ def _graded(number: int, line: bytes, grader: Grader) -> dict[str, Any]:
 # --- the graders ------------------------------------------------------------------------------------------
 
 
-def grader_of(kind: Kind, mode: str | None, sandbox: str, exact: bool = False) -> tuple[Grader, int]:
+def grader_of(
+    kind: Kind, mode: str | None = None, sandbox: str | None = None, exact: bool = False
+) -> tuple[Grader, int]:
     """The grader of a kind, and how many threads keep it busy.
 
     With `exact`, decimals stand for nothing that they only round to (math), and true is not 1 (code).
 
     Raises:
-        UsageError: an unknown mode, or no sandbox for programs on this machine.
+        UsageError: an unknown mode, an option that the kind does not have, or no sandbox for programs on this
+            machine.
     """
     cores = len(os.sched_getaffinity(0))
+    if kind != "code" and sandbox is not None:
+        raise UsageError(f"grade {kind} has no --sandbox, got {sandbox!r}: it runs no programs")
     if kind == "qa":
         if exact:
             raise UsageError("grade qa has no --exact; exact_match is among what it writes")
@@ -131,7 +136,7 @@ def _math(mode: str | None, exact: bool) -> Grader:
     return grade_math
 
 
-def _code(sandbox: str, exact: bool) -> Grader:
+def _code(sandbox: str | None, exact: bool) -> Grader:
     from dataclasses import replace
 
     from workflows.tools.code.cases import read_tests

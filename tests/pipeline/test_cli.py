@@ -123,3 +123,23 @@ def test_a_path_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(script.parent))
     assert shutil.which("cadre") == str(script)
     assert program.hint("runs") == "cadre runs"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], ["Usage: ", "check", "runs"]),
+        (["runs"], ["runs [OPTIONS]", "--rename"]),
+        (["run", "train"], ["run train [OPTIONS]", "--redo"]),
+    ],
+)
+def test_help_is_a_word_too(words: list[str], says: list[str]) -> None:
+    done = run("help", *words, **WIDE)
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in says)
+
+
+def test_options_that_have_no_effect_together_are_refused(tmp_path: Path) -> None:
+    done = run("show", "--root", str(tmp_path), "-e", "x", "-n", "2")
+    assert done.returncode == 2
+    assert "leave one of them out" in done.stderr

@@ -193,6 +193,9 @@ def test_code_gives_a_verdict_and_one_for_each_case(graded):
         ("math", {"mode": "strict"}, ", ".join(MATH_MODES)),
         ("code", {"mode": "strict"}, "no --mode"),
         ("code", {"sandbox": "firejail"}, "bwrap"),
+        ("qa", {"sandbox": "none"}, "grade qa has no --sandbox, got 'none'"),
+        ("math", {"sandbox": "auto"}, "grade math has no --sandbox"),
+        ("qa", {"exact": True}, "grade qa has no --exact"),
     ],
 )
 def test_an_unknown_mode_is_refused_before_anything_is_graded(graded, kind, options, says):

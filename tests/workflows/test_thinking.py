@@ -167,7 +167,7 @@ def test_a_reply_that_is_read_raw_is_read_without_its_thoughts(text, answer):
 def test_no_way_in_reads_a_thought_that_never_ends():
     assert extract_answer(r"<think>so \boxed{7}") is None
     assert extract_answer(r"<think>\boxed{6}</think> \boxed{7}") == "7"
-    (said,) = graded([b'{"prediction": "<think>Paris", "golds": ["Paris"]}'], *grader_of("qa", None, "auto"))
+    (said,) = graded([b'{"prediction": "<think>Paris", "golds": ["Paris"]}'], *grader_of("qa"))
     assert said["exact_match"] == 0.0
-    (said,) = graded([b'{"prediction": "<think>7", "gold": "7"}'], *grader_of("math", None, "auto"))
+    (said,) = graded([b'{"prediction": "<think>7", "gold": "7"}'], *grader_of("math"))
     assert said["correct"] is False
