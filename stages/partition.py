@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rewards.credit.silent import SILENT
 from rewards.scoring.reasons import kind_of
 from stages.base import Account, Context, StageResult
 from stages.batching import PLAN_COLUMNS, plan_batches, prefix_names
@@ -26,6 +27,7 @@ from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from stages.training.gradients.spec import MOST_COPIES
 from workflows.errors import RunFailed, SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS
+from workflows.vocabulary import Status
 
 _LENGTH_COLUMNS: Final = (
     *TURN_KEYS,
@@ -73,6 +75,10 @@ _SURVEY: Final = {
 }
 
 
+_PLAYED_WELL: Final = frozenset({SILENT, str(Status.TRUNCATED)})
+"""Reasons to leave a turn out that say nothing against it or its reward."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """How one model's rows are cut: over `ranks`, into `mini_batches` optimizer steps per epoch, and
@@ -112,8 +118,11 @@ class PartitionStage:
     Turns that credit excludes, turns of frozen roles, and turns without response tokens, are left out
     and counted.
 
+    Where all that is left out was played and rewarded, and only has nothing to teach (groups without signal,
+    replies that the token limit cut off), the tables are empty and no weights will move.
+
     Raises (from `run`):
-        RunFailed: no model has a usable turn.
+        RunFailed: no model has a usable turn, and none was left out for what it teaches.
     """
 
     models: tuple[PartitionSpec, ...]
@@ -162,7 +171,7 @@ class PartitionStage:
         )
         excluded: Counter[str] = sum((s["excluded"] for s in surveys), Counter())
         rows = pl.concat([pl.DataFrame(schema=_SURVEY), *(s["usable"] for s in surveys)])
-        if not rows.height:
+        if not rows.height and not _PLAYED_WELL & excluded.keys():
             details = {kind: reason for s in reversed(surveys) for kind, reason in s["details"].items()}
             causes = _causes(Counter({details[kind]: count for kind, count in excluded.items()}))
             raise RunFailed(f"nothing to train on: none of {excluded.total()} turns is usable; {causes}")
@@ -368,7 +377,10 @@ def _per_model(
     notes: list[str] = []
     for model_id in models:
         its_rows = rows.filter(pl.col("model_id") == model_id)
-        silent = its_rows.height > 0 and bool((its_rows["advantage"].fill_null(1.0) == 0).all())
+        if its_rows.height:
+            silent = bool((its_rows["advantage"].fill_null(1.0) == 0).all())
+        else:
+            silent = not rows.height  # of all models: a run that no longer learns
         metrics[f"partition/{model_id}/rows"] = its_rows.height
         metrics[f"partition/{model_id}/no_signal"] = float(silent)
         if not its_rows.height:

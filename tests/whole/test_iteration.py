@@ -206,13 +206,18 @@ def test_a_lost_checkpoint_is_made_again_from_stored_partitions(two: Two, script
     assert set(frames(third)["turns"].filter(event="llm")["policy_version"]) == {2}
 
 
-def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings) -> None:
-    raw = scripted(rewards=[{"use": "rewards.testing:constant"}], run={"max_iterations_without_signal": 2})
+@pytest.mark.parametrize("silent", ["keep", "exclude"])
+def test_no_signal_moves_nothing_and_too_much_of_it_fails(scripted: Settings, silent: str) -> None:
+    raw = scripted(
+        rewards=[{"use": "rewards.testing:constant"}],
+        run={"max_iterations_without_signal": 2},
+        credit={"silent": silent},
+    )
     plan = assemble(parse_settings(raw))
     with session(plan, signals=False) as runner:
         done = runner.run_iteration()
         assert done.manifests["update/team"].metrics["version_after"] == 0
-        assert any("no signal" in note for note in done.notes)
+        assert any("no signal" in note or "without signal" in note for note in done.notes)
         with pytest.raises(RunFailed, match="2 iterations in a row had no signal"):
             runner.run_iteration()
 
