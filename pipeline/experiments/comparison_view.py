@@ -28,7 +28,8 @@ def comparison_page(comparison: Comparison) -> RenderableType:
     blocks.append((_outcomes_title(comparison), _outcomes(comparison)))
     if any(v.roles for v in comparison.variants):
         blocks.append(("Return by role, first → last", _roles(comparison)))
-    blocks.append(("Cost of a run", _costs(comparison)))
+    if any(v.cost for v in comparison.variants):
+        blocks.append(("Cost of a run", _costs(comparison)))
     parts: list[RenderableType] = []
     for title, block in blocks:
         parts += [Text(title, "bold"), block, Text()]
@@ -99,10 +100,11 @@ def _roles(comparison: Comparison) -> Table:
 
 def _costs(comparison: Comparison) -> Table:
     names = [name for name in COSTS if any(name in v.cost for v in comparison.variants)]
-    table = open_table("  variant", *(f">{COST_WORDS.get(name, name.replace('_', ' '))}" for name in names))
-    for variant in comparison.variants:
-        table.add_row(plain_text(f"  {variant.label}"), *(plain_text(_cost(variant, n)) for n in names))
-    return table
+    rows = {
+        COST_WORDS.get(name, name.replace("_", " ")): [_cost(v, name) or NO_DATA for v in comparison.variants]
+        for name in names
+    }
+    return _by_variant(comparison, "measure", rows, numbers=True)
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

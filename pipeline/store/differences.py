@@ -48,8 +48,18 @@ def from_mark(text: str) -> dict[str, Any]:
 def differences(before: Any, now: Any, path: str = "", limit: int = 6) -> str:
     """`key: before → now` for every leaf that differs, the first few of them."""
     found = list(different(before, now, path))
-    shown = [f"{k}: {b!r} → {n!r}" for k, b, n in found[:limit]]
+    shown = [f"{k}: {_said(b)} → {_said(n)}" for k, b, n in found[:limit]]
     return "; ".join(shown) + (f"; and {len(found) - limit} more" if len(found) > limit else "")
+
+
+def _said(value: Any) -> str:
+    """A value in a message; of tables in lists, such as [[rewards]], what is set."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_said, value))}]"
+    if isinstance(value, dict):
+        entries = [f"{key} = {_said(each)}" for key, each in value.items() if each not in (None, {})]
+        return f"{{{', '.join(entries)}}}"
+    return repr(value)
 
 
 def different(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -216,10 +216,17 @@ def _note_changes(run: Run, settings: str) -> str | None:
     before, now = (_learning(text) for text in (run.folder.read_text("settings.toml"), settings))
     if not finished or before is None or now is None or before == now:
         return None
-    changes, first = differences(before, now), finished[-1] + 1
-    noted = [*run.info.get("settings_changes", []), {"iteration": first, "changes": changes}]
+    first = finished[-1] + 1
+    noted: list[dict[str, Any]] = [dict(change) for change in run.info.get("settings_changes", [])]
+    base = before
+    if noted and noted[-1]["iteration"] == first:  # no iteration has run since: it is one change, or none
+        base = noted.pop().get("before", before)
+    for change in noted:
+        change.pop("before", None)
+    if whole := differences(base, now):
+        noted.append({"iteration": first, "changes": whole, "before": base})
     run.write_info(settings_changes=noted)
-    return f"settings of run {run.name!r} differ from iteration {first} on: {changes}"
+    return f"settings of run {run.name!r} differ from iteration {first} on: {differences(before, now)}"
 
 
 def _learning(text: str | None) -> dict[str, Any] | None:

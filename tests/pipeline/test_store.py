@@ -224,6 +224,35 @@ def test_settings_that_change_within_a_run_are_told_and_kept_by_iteration(tmp_pa
     assert again() is None
 
 
+def test_what_is_set_back_before_an_iteration_has_run_is_no_change(tmp_path: Path) -> None:
+    run = Run(str(tmp_path), "r")
+
+    def again(**ppo: float) -> None:
+        create_or_open(run, settings_toml(parse_settings({"ppo": ppo})), {"seed": 0}, "full")
+
+    again(learning_rate=0.5)
+    run.iteration(0).folder.write_text("done.json", "{}")
+    again(learning_rate=0.25)
+    again(learning_rate=0.25, eps=1e-6)
+    assert settings_changes(run) == [(1, "ppo.eps: 1e-08 → 1e-06; ppo.learning_rate: 0.5 → 0.25")]
+    again(learning_rate=0.5)
+    assert settings_changes(run) == []
+    again(learning_rate=0.25)
+    run.iteration(1).folder.write_text("done.json", "{}")
+    again(learning_rate=0.5)
+    assert settings_changes(run) == [
+        (1, "ppo.learning_rate: 0.5 → 0.25"),
+        (2, "ppo.learning_rate: 0.25 → 0.5"),
+    ]
+
+
+def test_rewards_that_changed_are_told_by_what_is_set_in_them() -> None:
+    before, now = [{"use": "f1", "name": None, "weight": 1.0, "options": {}}], [{"use": "f1", "weight": 0.5}]
+    assert differences({"rewards": before}, {"rewards": now}) == (
+        "rewards: [{use = 'f1', weight = 1.0}] → [{use = 'f1', weight = 0.5}]"
+    )
+
+
 def test_a_run_refuses_another_identity_under_its_name(tmp_path: Path) -> None:
     run = Run(str(tmp_path), "r")
     create_or_open(run, settings_toml(Settings()), {"workflow": {"use": "single"}, "seed": 0}, "full")
