@@ -141,8 +141,8 @@ def _refuse_idle(key: str, value: Any, facts: Mapping[str, Any], where: str) -> 
     if value in (DEFAULTS.get(key), OFF.get(key, DEFAULTS.get(key))):
         return
     if clause := without_effect(key, facts):
-        now = ", ".join(f"{c.key} = {facts[c.key]!r}" for c in clause)
+        now = " and ".join(condition.now(facts) for condition in clause)
         raise UsageError(
             f"{where} = {value!r} has no effect with {now}; remove it, or set "
-            f"{' or '.join(condition.words for condition in clause)}"
+            f"{' or '.join(condition.remedy for condition in clause)}"
         )

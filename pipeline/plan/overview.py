@@ -88,7 +88,7 @@ def _problems(plan: Plan, evaluation: Mapping[str, Any]) -> list[str]:
         key_problem(plan),
         answer_problem(plan),
         _run_problem(plan),
-        f"[evaluate]: {asked}" if asked else None,
+        asked if asked is None or asked.startswith("[evaluate]") else f"[evaluate]: {asked}",
     ]
     return [problem for problem in problems if problem]
 

@@ -36,6 +36,18 @@ class Under:
         values = " or ".join(_toml(value) for value in self.values)
         return f"{self.key} {'other than' if self.but else '='} {values}"
 
+    @property
+    def remedy(self) -> str:
+        """What to set, as the object of the verb."""
+        if not self.but and self.values == (None,):
+            return f"no {self.key}"
+        return self.key if self.but and self.values == (None,) else self.words
+
+    def now(self, facts: Mapping[str, Any]) -> str:
+        """How it is, in a message."""
+        value = facts[self.key]
+        return f"no {self.key}" if value is None else f"{self.key} = {value!r}"
+
 
 Clause = tuple[Under, ...]  # any of them suffices
 

@@ -193,6 +193,15 @@ def test_a_key_that_all_share_stays_where_one_model_reads_it(scripted: Raw) -> N
         plan(scripted, {**changes, "roles": everyone})
 
 
+def test_what_would_have_to_be_set_is_said_as_a_sentence(scripted: Raw) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan(scripted, {"evaluate": {"top_p": 0.9}})
+    assert str(refused.value) == (
+        "evaluate.top_p = 0.9 has no effect with evaluate.temperature = 0.0 and no evaluate.vote; remove it, "
+        "or set evaluate.temperature above 0 or evaluate.vote"
+    )
+
+
 def test_a_default_and_what_is_off_are_no_mistake(scripted: Raw) -> None:
     plan(scripted, {"ppo": {"loss": "gspo", "dual_clip": 0, "final_share": 0.0, "importance_cap": 2.0}})
     plan(scripted, {"ppo": {"loss": "gspo", "dual_clip": 3.0}})
