@@ -10,13 +10,18 @@ _CREDIT: Final = (
 )
 _LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
 
+_DAPO: Final = (
+    '[credit] use = "grpo" and truncated = "mask", [ppo] clip_high above clip_low and [schedule] use = '
+    '"refill"'
+)
+
 # by the kind of thing that was looked for, and the word: how the thing is said
 _SAID: Final[dict[str, dict[str, str]]] = {
     "credit.use": {
         "gae": 'GAE makes advantages of tokens, and is [advantage] use = "gae" with a [critic]',
         "ppo": 'PPO is a loss, [ppo] loss = "ppo"; with a critic, set [advantage] use = "gae"',
         **{word: f'that is a loss: [ppo] loss = "{word}"' for word in _LOSSES if word != "ppo"},
-        "dapo": 'DAPO is [credit] use = "grpo" with [ppo] clip_high above clip_low',
+        "dapo": f"DAPO is {_DAPO}",
         "reinforce": 'REINFORCE is [ppo] loss = "policy_gradient" with a credit method such as rloo',
     },
     "advantage.use": {
@@ -27,7 +32,7 @@ _SAID: Final[dict[str, dict[str, str]]] = {
     "ppo.loss": {
         **{word: f'that is a credit method: [credit] use = "{word}"' for word in _CREDIT},
         "gae": 'GAE makes advantages of tokens, and is [advantage] use = "gae" with a [critic]',
-        "dapo": 'DAPO is loss = "ppo" with clip_high above clip_low and [credit] use = "grpo"',
+        "dapo": f'DAPO is loss = "ppo" with {_DAPO}',
         "sft": 'imitation is loss = "supervised" with [credit] use = "rejection"',
         "reinforce": 'REINFORCE is loss = "policy_gradient"',
     },

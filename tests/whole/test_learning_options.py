@@ -51,6 +51,19 @@ def one_after_another(scripted: Settings, name: str) -> dict[str, Any]:
     )
 
 
+def adapters_on_one_base(scripted: Settings, name: str) -> dict[str, Any]:
+    """An adapter for each role, values after replies that were cut off, a steered KL, tokens held back."""
+    return scripted(
+        **SMALL,
+        run={"name": name},
+        sharing={"regime": "adapters"},
+        advantage={"use": "gae", "bootstrap_cut": True},
+        critic={"kind": "head"},
+        ppo={**STEERED, "loss": "clip_cov", "cov_share": 0.05, "cov_low": 1e-6},
+        roles={"answerer": {"max_response_tokens": 2}},
+    )
+
+
 def scales(run: Run, index: int, model: str) -> tuple[float, float]:
     """What an iteration used, and what it left behind."""
     (frame,) = [b[f"kl_scale/{model}"] for b in of_blocks(run, index) if f"kl_scale/{model}" in b]
@@ -62,6 +75,7 @@ def scales(run: Run, index: int, model: str) -> tuple[float, float]:
     [
         (critic_for_each_role, ["team"], [("advantage", 0), ("update/team", 0)]),
         (one_after_another, ["first", "second"], [("update/first", 0), ("update/second", 1)]),
+        (adapters_on_one_base, ["answerer", "reader"], [("score/answerer", 0), ("update/reader", 0)]),
     ],
 )
 def test_resumed_and_replayed_it_is_as_if_nothing_had_been(
@@ -76,7 +90,9 @@ def test_resumed_and_replayed_it_is_as_if_nothing_had_been(
     if models == ["team"]:
         assert done[0].metrics["model/team/rows_bootstrapped"] > 0
     else:
-        assert 0 < done[0].metrics["model/second/covariance_fraction"] <= 0.2
+        assert 0 < done[0].metrics[f"model/{models[0]}/covariance_fraction"] <= 0.2
+    if "answerer" in models:
+        assert done[0].metrics["model/answerer/rows_bootstrapped"] > 0
 
     raw = made(scripted, "broken")
     for stage, block in halts:
