@@ -20,6 +20,8 @@ from stages.weights.resolve import resolve_checkpoint
 from workflows.errors import CadreError, UsageError, did_you_mean
 
 CHUNK = 1 << 24
+VALUE_HEADS = "critic/value_heads.safetensors"
+ALL_ROLES = "all roles"  # the name of a head that they share
 
 
 def export_model(
@@ -32,6 +34,8 @@ def export_model(
     replay: str | None = None,
 ) -> dict[str, Any]:
     """Copy a model's weights and tokenizer to `folder`, every file checked against its hash.
+
+    Value heads on the model itself are written beside them, where the version is a whole checkpoint.
 
     Args:
         run: with its info read.
@@ -62,6 +66,7 @@ def export_model(
         _merge(of_run, model, weights, manifest, source, target)
     else:
         _copy_weights(manifest, source, target.url)
+    heads = _write_value_heads(manifest, source, target.url)
     origin |= {
         "model": model,
         "version": number,
@@ -69,10 +74,38 @@ def export_model(
         "workflow": run.info["identity"]["workflow"]["use"],
         "checkpoint": weights,
         "merged": merge,
+        "value_heads": heads,
         "packages": run.info.get("packages", {}),
     }
     target.write_text("cadre.json", json.dumps(origin, indent=1, sort_keys=True))
-    return {"model": model, "version": number, "folder": target.url}
+    said = {"model": model, "version": number, "folder": target.url}
+    return said | ({"critic": f"{target.url}/{VALUE_HEADS}, for {', '.join(heads)}"} if heads else {})
+
+
+def _write_value_heads(manifest: dict[str, Any], source: Folder, target: str) -> list[str]:
+    """Write the value heads that sit on the model itself, where the checkpoint has them; whose they are.
+
+    They are in a folder of their own: programs that load a model take every file of weights beside it.
+    """
+    states = [f for f in manifest["files"] if f["name"] == "trainer/values-0.pt"]
+    if manifest.get("critic") != "head" or not states:  # one that was published for engines has no state
+        return []
+    import torch
+    from safetensors.torch import save_file
+
+    names = manifest.get("critic_heads") or [ALL_ROLES]
+    with tempfile.TemporaryDirectory() as temporary:
+        _copy(f"{source.url}/{states[0]['name']}", f"{temporary}/state", states[0])
+        layer = torch.load(f"{temporary}/state", weights_only=True, map_location="cpu")["layer"]
+        tensors = {}
+        for place, name in enumerate(names):
+            tensors[f"{name}.weight"] = layer["weight"][place].clone()
+            tensors[f"{name}.bias"] = layer["bias"][place].clone()
+        save_file(tensors, f"{temporary}/heads")
+        fs, path = filesystem(f"{target}/{VALUE_HEADS}")
+        make_parent(fs, path)
+        fs.put_file(f"{temporary}/heads", path)
+    return list(names)
 
 
 def _model(run: Run, model_id: str | None) -> str:

@@ -1,12 +1,17 @@
 """A value head for each role, on one trunk: whose value a token has, and who learns from whom."""
 
+import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from pipeline.store.export import VALUE_HEADS, export_model
+from pipeline.store.run import Run
 from stages.training.checkpoint import foreign, read_manifest
 from stages.training.loss.loss import value_loss
 from stages.training.loss.spec import CriticSpec
@@ -129,6 +134,47 @@ def test_roles_with_opposite_returns_are_told_apart_and_resume_bit_for_bit(start
 
 def vars_of(spec):
     return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(("roles", "names"), [(("a", "b"), ["a", "b"]), ((), ["all roles"])])
+def test_heads_are_exported_by_the_name_of_their_role(tmp_path, roles, names) -> None:
+    """In a folder of their own: vLLM takes every file of weights that lies beside a model's."""
+    critic = critic_of(*roles)
+    run = Run(str(tmp_path / "runs"), "r")
+    run.folder.write_text("run.json", json.dumps({"identity": {"models": {}, "workflow": {"use": "w"}}}))
+    uri = Path(run.checkpoint_uri("m", 1))
+    for name in ("weights/config.json", "trainer/values-0.pt"):
+        (uri / name).parent.mkdir(parents=True)
+    (uri / "weights/config.json").write_text("{}")
+    torch.save(critic.state(), uri / "trainer/values-0.pt")
+    files = [
+        {"name": name, "hash": hashlib.sha256((uri / name).read_bytes()).hexdigest()}
+        for name in ("weights/config.json", "trainer/values-0.pt")
+    ]
+    manifest = {"files": files, "hash": "h", "critic": "head", "critic_heads": list(roles)}
+    (uri / "manifest.json").write_text(json.dumps(manifest))
+    run.read_info()
+    said = export_model(run, str(tmp_path / "out"), model_id="m", version="1")
+    assert said["critic"].endswith(f"for {', '.join(names)}")
+    assert json.loads((tmp_path / "out/cadre.json").read_text())["value_heads"] == names
+    assert {p.name for p in (tmp_path / "out").glob("*")} == {"config.json", "cadre.json", "critic"}
+    heads = load_file(tmp_path / "out" / VALUE_HEADS)
+    for place, name in enumerate(names):
+        assert heads[f"{name}.weight"].tolist() == critic.layer.weight[place].tolist()
+        assert heads[f"{name}.bias"].item() == critic.layer.bias[place].item()
+
+
+def test_an_export_without_a_critics_state_has_no_heads(tmp_path) -> None:
+    run = Run(str(tmp_path / "runs"), "r")
+    run.folder.write_text("run.json", json.dumps({"identity": {"models": {}, "workflow": {"use": "w"}}}))
+    uri = Path(run.checkpoint_uri("m", 1))
+    (uri / "weights").mkdir(parents=True)
+    (uri / "weights/config.json").write_text("{}")
+    files = [{"name": "weights/config.json", "hash": hashlib.sha256(b"{}").hexdigest()}]
+    (uri / "manifest.json").write_text(json.dumps({"files": files, "hash": "h", "critic": "head"}))
+    run.read_info()
+    said = export_model(run, str(tmp_path / "out"), model_id="m", version="1")
+    assert set(said) == {"model", "version", "folder"}
 
 
 @pytest.mark.slow
