@@ -29,7 +29,7 @@ def iteration_files(
     page: RenderableType | None = None,
 ) -> dict[str, bytes]:
     """By file name: the settings, the summary `page`, the accounts of every boundary, the updates of all
-    models as Parquet and CSV, and a sample of episodes as text."""
+    models as Parquet and CSV, what they measured of roles as CSV, and a sample of episodes as text."""
     updates = all_updates(tables)
     files = {
         "settings.toml": settings_toml.encode(),
@@ -37,6 +37,10 @@ def iteration_files(
         "updates.parquet": parquet_bytes(updates),
         "updates.csv": csv_of(updates).encode(),
     }
+    for kind in ("role_updates", "role_pairs"):
+        of_roles = [table.read() for name, table in tables.items() if name.partition("/")[0] == kind]
+        if of_roles:
+            files[f"{kind}.csv"] = csv_of(pa.concat_tables(of_roles)).encode()
     if page is not None:
         files["summary.txt"] = as_text(page).encode()
     if sample:

@@ -147,3 +147,35 @@ def other_device():
     import torch
 
     return torch.device("cpu")
+
+
+def test_a_projection_keeps_products_even_where_one_place_of_every_layer_is_heavy() -> None:
+    """The same few hidden units have most of the gradient in every layer, as in real models."""
+    import torch
+
+    from stages.training.gradients.projection import SIZE, Projection
+
+    generator = torch.Generator().manual_seed(0)
+    sizes = [500_000, 3_000_000] + [576] * 60
+    projection = Projection(sizes, 7, torch.device("cpu"))
+
+    def vector() -> list[torch.Tensor]:
+        pieces = [torch.randn(size, generator=generator) for size in sizes]
+        for piece in pieces:
+            piece[3] *= 300
+        return pieces
+
+    one, other = vector(), vector()
+    both = [a + b for a, b in zip(one, other, strict=True)]
+    flat = [torch.cat(pieces) for pieces in (one, other, both)]
+    sketches = []
+    for pieces in (one, other, both):
+        sketches.append(torch.zeros(SIZE))
+        for index, piece in enumerate(pieces):
+            projection.add(sketches[-1], piece, index)
+    assert torch.allclose(sketches[0] + sketches[1], sketches[2], atol=1e-2)  # linear
+    for a in range(3):
+        for b in range(3):
+            true = float(flat[a] @ flat[b] / (flat[a].norm() * flat[b].norm()))
+            seen = float(sketches[a] @ sketches[b] / (flat[a].norm() * flat[b].norm()))
+            assert seen == pytest.approx(true, abs=0.032)
