@@ -41,10 +41,10 @@ class PartGradients:
         sizes = [p.numel() for p in self._parameters]
         self._offsets = [sum(sizes[:k]) for k in range(len(sizes))]
         self._device = self._parameters[0].device
-        self._projection: Projection | None = None
+        self.projection: Projection | None = None
         self.size = sum(sizes)
         if measure.gradients == "estimate":
-            self._projection = Projection(sizes, seed, self._device)
+            self.projection = Projection(sizes, seed, self._device)
             self.size = SIZE
         self._parts: Sequence[Part] = ()
         self._vectors = torch.empty(0)
@@ -100,10 +100,10 @@ class PartGradients:
         def read(gradient: Tensor) -> None:
             if self._current is None:
                 return
-            if self._projection is None:
+            if self.projection is None:
                 self._current[begin : begin + count] += gradient.reshape(-1)
             else:
-                self._projection.add(self._current, gradient, index)
+                self.projection.add(self._current, gradient, index)
 
         return read
 
