@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 from pipeline.settings.program import hint
-from pipeline.settings.reading import read_toml
 from pipeline.settings.section import is_name
 from pipeline.store.differences import dump
 from pipeline.store.folder import Folder
 from pipeline.store.lock import RunLock
+from pipeline.store.readers import readers_of
 from pipeline.store.run import Run
 from pipeline.store.runs import is_sweep, sweeps_under
 from workflows.errors import UsageError, did_you_mean
@@ -58,10 +56,10 @@ def rename_run(root: str, name: str, new: str) -> Run:
             "this one again; if the sweep is done with, remove it first, which leaves its runs "
             f"(`{hint(f'runs --remove {sweep}')}`)"
         )
-    if readers := _readers(folder, name):
+    if readers := readers_of(folder, name):
         raise UsageError(
             f"run {name!r} can't be renamed: {'; '.join(readers)}; those runs could not go on. Copy the "
-            f"weights elsewhere first (`{hint(f'export {name}')}`), or leave the name"
+            f"weights elsewhere first (`{hint(f'export FOLDER --run {name}')}`), or leave the name"
         )
     with RunLock(run.folder):
         run.read_info()
@@ -74,33 +72,6 @@ def rename_run(root: str, name: str, new: str) -> Run:
     moved.read_info()
     _rename_sources(moved)
     return moved
-
-
-def _readers(folder: Folder, name: str) -> list[str]:
-    """Settings of other runs under the root that name a file of this run."""
-    inside = folder.child(name).path
-    readers = []
-    for other in folder.names():
-        text = folder.child(other).read_text("settings.toml") if other != name else None
-        if text is None:
-            continue
-        for key, value in _texts(read_toml(text.encode(), f"{other}/settings.toml")):
-            if "/" in value and Path(inside) in (path := Path(value).absolute(), *path.parents):
-                readers.append(f"{key} of run {other!r} is {value!r}")
-    return readers
-
-
-def _texts(value: Any, key: str = "") -> list[tuple[str, str]]:
-    """The texts in nested settings, each with its dotted key."""
-    if isinstance(value, str):
-        return [(key, value)]
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)  # type: ignore[assignment]
-    else:
-        return []
-    return [text for name, each in items for text in _texts(each, f"{key}.{name}" if key else str(name))]
 
 
 def _with_name(toml: str, name: str) -> str:

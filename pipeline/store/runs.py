@@ -15,6 +15,7 @@ from pipeline.store.folder import Folder
 from pipeline.store.history import changes_in, evaluation_results
 from pipeline.store.lock import RunLock
 from pipeline.store.manifest import package_versions
+from pipeline.store.readers import readers_of
 from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
 from workflows.errors import UsageError, did_you_mean
@@ -118,7 +119,7 @@ def remove_run(root: str, name: str) -> None:
     """Remove a run with all that is in its folder, or a sweep's own folder; runs of the sweep stay.
 
     Raises:
-        UsageError: there is no such run or sweep, or a process writes to it.
+        UsageError: there is no such run or sweep, another run stands on its files, or a process writes to it.
     """
     folder = Folder(root)
     if "/" in name or name not in folder.names():
@@ -129,6 +130,11 @@ def remove_run(root: str, name: str) -> None:
     child = folder.child(name)
     if not (Run(root, name).exists or is_sweep(root, name)):
         raise UsageError(f"{child.url} is neither a run nor a sweep, so it is not removed")
+    if readers := readers_of(folder, name):
+        raise UsageError(
+            f"run {name!r} is not removed: {'; '.join(readers)}; those runs could not go on. Remove them "
+            f"first, or copy the weights elsewhere (`{hint(f'export FOLDER --run {name}')}`)"
+        )
     with RunLock(child):
         # what makes it a run goes first: half of one must not look whole
         for file in ("run.json", "sweep.json"):

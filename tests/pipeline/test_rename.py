@@ -78,7 +78,9 @@ def test_what_can_not_be_renamed_is_refused_with_the_reason(
 def test_a_run_that_another_one_stands_on_keeps_its_name(root: str, tmp_path: Path) -> None:
     weights = f"{root}/old/checkpoints/team/00002/weights"
     make_run(tmp_path, "later", [0.1], settings={"models": {"team": {"checkpoint": weights}}})
-    with pytest.raises(UsageError, match=r"checkpoint of run 'later' is .*could not go on.*export old"):
+    with pytest.raises(
+        UsageError, match=r"checkpoint of run 'later' is .*could not go on.*export FOLDER --run old"
+    ):
         rename_run(root, "old", "new")
 
 

@@ -83,6 +83,19 @@ def test_a_run_is_removed_whole_and_a_sweep_without_its_runs(root: str) -> None:
     assert sorted(path.name for path in Path(root).iterdir()) == sorted([LONG, "empty"])
 
 
+def test_a_run_that_another_one_stands_on_is_not_removed(root: str, tmp_path: Path) -> None:
+    weights = f"{root}/plain/checkpoints/team/00002/weights"
+    make_run(tmp_path, "later", [0.1], settings={"models": {"team": {"checkpoint": weights}}})
+    with pytest.raises(
+        UsageError, match=r"checkpoint of run 'later' is .*could not go on.*export FOLDER --run plain"
+    ):
+        remove_run(root, "plain")
+    assert (Path(root) / "plain/run.json").exists()
+    remove_run(root, "later")
+    remove_run(root, "plain")
+    assert not (Path(root) / "plain").exists()
+
+
 def test_a_run_that_a_process_writes_to_is_not_removed(root: str) -> None:
     from pipeline.store.folder import Folder
 

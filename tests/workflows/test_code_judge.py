@@ -165,6 +165,7 @@ def test_calls(code: str, tests: Any, expected: str):
         ("def f(x):\n  while True: pass", ["assert f(1) == 1"], "time_limit"),
         ("import time\ndef f(x): time.sleep(60)", ["assert f(1) == 1"], "time_limit"),
         ("def f(x): return [0] * 10**9", ["assert f(1) == 1"], "memory_limit"),
+        (f"def f(x):\n  {EATEN}\n  t.join()", ["assert f(1) == 1"], "memory_limit"),
         ("def f(x): return 'x' * 10**6", ["assert f(1) == 1"], "output_limit"),
         ("def f(x): return object()", ["assert f(1) == 1"], "wrong_answer"),
         ("class E:\n  def __eq__(self, o): return True\ndef f(x): return E()", ["assert f(1) == 1"], "wrong_answer"),

@@ -137,7 +137,7 @@ class Trial:
                 return _raised(name, text, end.cpu_seconds)
             case "broken":
                 return _report("not_graded", _words(name, text), end.cpu_seconds)
-        return _report("wrong_answer", _words(name, text), end.cpu_seconds)
+        return self._judged(_words(name, text) or "a test failed", end)
 
     def _ask(self, code: str, name: str, args: Sequence[Any], form: str) -> End:
         """Load `code` in a fresh process and call one of its functions once."""
