@@ -8,7 +8,9 @@ import math
 import os
 import pickle
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from workflows.data.tasks import load_tasks
 from workflows.errors import DataError, ToolRefusal, WorkflowError
+from workflows.tools import bm25
 from workflows.tools.retriever import Bm25Retriever
 
 REAL = os.environ.get("CADRE_TEST_DATA")
@@ -95,6 +98,20 @@ def test_equal_scores_keep_the_order_of_the_corpus_for_every_top_k(tmp_path):
     for top_k in (1, 2, 7, 30, 31, 1000):
         assert retriever.search(["words"], top_k) == [everything[:top_k]]
     assert _ids(everything)[:3] == ["p30", "p0", "p1"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([1, 3, 100]))
+def test_the_best_of_many_are_those_that_sorting_all_would_give(seed, top_k, levels):
+    drawn = np.random.default_rng(seed)
+    scores = drawn.integers(0, levels + 1, 5000).astype(np.float32) / 7
+    scores[drawn.random(5000) < drawn.random()] = 0
+    order = drawn.permutation(5000).astype(np.int32)
+    every = np.lexsort((order, -scores))
+    expected = every[scores[every] > 0][:top_k]
+    with mock.patch.object(bm25, "_BLOCK", 16):
+        assert bm25._best(scores, top_k, order).tolist() == expected.tolist()
+    assert bm25._best(scores, top_k, order).tolist() == expected.tolist()
 
 
 def test_a_batch_gives_what_single_queries_give(facts):

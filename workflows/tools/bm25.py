@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WORD: Final = re.compile(r"\w+")
+_BLOCK: Final = 1024  # scores of which the best one is looked up first
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +143,27 @@ def _best(scores: np.ndarray[Any, Any], top_k: int, order: np.ndarray[Any, Any])
     first in order."""
     import numpy as np
 
-    k = min(top_k, int(np.count_nonzero(scores > 0)))
+    numbers = np.flatnonzero(scores >= _low_bound(scores, top_k))
+    values = scores[numbers]
+    k = min(top_k, len(numbers))
     if k == 0:
-        return np.empty(0, dtype=np.int64)
-    border = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above = np.flatnonzero(scores > border)
-    equal = np.flatnonzero(scores == border)
+        return numbers
+    border = np.partition(values, len(values) - k)[len(values) - k]
+    above, equal = numbers[values > border], numbers[values == border]
     if len(equal) > k - len(above):
         equal = equal[np.argsort(order[equal])[: k - len(above)]]
     chosen = np.concatenate([above, equal])
     return chosen[np.lexsort((order[chosen], -scores[chosen]))]
+
+
+def _low_bound(scores: np.ndarray[Any, Any], top_k: int) -> Any:
+    """A positive score that the best `top_k` reach, if so many are positive: the `top_k`-th best of the best
+    scores of each block. It costs one pass over the scores, where sorting out the best ones costs several."""
+    import numpy as np
+
+    least = np.finfo(scores.dtype).smallest_subnormal
+    blocks = len(scores) // _BLOCK
+    if blocks < top_k:
+        return least
+    best = scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    return max(np.partition(best, blocks - top_k)[blocks - top_k], least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import shutil
 import time
@@ -87,7 +88,8 @@ def forecast(
 ) -> Forecast:
     """What the whole build takes here, by what the sample took. `done` passages are read and embedded.
 
-    The machine is as busy as it is just now; the forecast of memory and disk does not depend on it.
+    The machine is taken to stay as busy as it was in the last minute: a sample of words or vectors is over
+    before anything else gets the core, and the whole shares it. Memory and disk do not depend on that.
     """
     left = (of.passages - done) / of.passages
     characters = sum(len(field_of(passage)) for passage in of.sample)
@@ -96,19 +98,24 @@ def forecast(
     memory, disk = 120 * of.passages, of.bytes + 20 * of.passages
     if bm25 is not None:
         took, postings, words = _words_of_sample(of, bm25)
-        seconds["words"] = took * scale * left
-        seconds["scores"] = postings * scale * 7e-7
+        seconds["words"] = took * scale * left * _share()
+        seconds["scores"] = postings * scale * 7e-7 * _share()
         memory = max(
             memory, int(postings * scale * _POSTING_WHILE_BUILT + words * scale * 4 + of.passages * _LIST)
         )
         disk += int(postings * scale * _POSTING + words * scale * 4)
     if embedder is not None:
         seconds["vectors"] = _embedding_of_sample(of, embedder) * scale * left
-        seconds["graph"] = _linking(of.passages, embedder.dimension, threads)
+        seconds["graph"] = _linking(of.passages, embedder.dimension, threads) * _share()
         graph = of.passages * (2 * embedder.dimension + _LINKS)
         memory = max(memory, graph)
         disk += graph + 2 * embedder.dimension * of.passages
     return Forecast(seconds, memory + (300 << 20), disk)
+
+
+def _share() -> float:
+    """How much longer a thread takes than it computes: how many want each core, this one included."""
+    return max(1.0, (os.getloadavg()[0] + 1) / (os.cpu_count() or 1))
 
 
 def room_on_disk(folder: Path) -> int:
@@ -120,12 +127,12 @@ def room_on_disk(folder: Path) -> int:
 
 def _words_of_sample(of: Survey, bm25: Bm25Options) -> tuple[float, int, int]:
     stem, postings, words = stemmer_of(bm25.stemmer), 0, 0
-    began = time.perf_counter()
+    began = time.process_time()
     for passage in of.sample:
         listed = words_of(field_of(passage), stem)
         words += len(listed)
         postings += len(set(listed))
-    return time.perf_counter() - began, postings, words
+    return time.process_time() - began, postings, words
 
 
 def _embedding_of_sample(of: Survey, embedder: Vectors) -> float:
@@ -143,7 +150,7 @@ def _linking(passages: int, dimension: int, threads: int) -> float:
     size = min(_PROBE_VECTORS, passages)
     vectors = np.random.default_rng(0).standard_normal((size, dimension)).astype(np.float16)
     graph = parts.new_graph(dimension)
-    began = time.perf_counter()
+    began = time.process_time()
     graph.add(np.arange(size), vectors, threads=threads)
-    each = (time.perf_counter() - began) / size
+    each = (time.process_time() - began) / size / threads
     return passages * each * max(1.0, math.log(passages) / math.log(max(2, size)))
