@@ -157,6 +157,9 @@ def turn_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     sources = {name.split("/")[1] for name in metrics if name.startswith("source/")}
     if len(sources) == 1:  # it would repeat return/mean
         metrics = {name: value for name, value in metrics.items() if not name.startswith("source/")}
+    rounds = {name.split("/")[1] for name in metrics if name.startswith("round/")}
+    if len(rounds) == 1:  # no loop: it would repeat reward/<reward>/mean
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("round/")}
     return metrics
 
 
@@ -216,6 +219,7 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
             by="name",
         )
         gathered.add("answers", answers_by_episode(parts), ANSWERS)
+        _add_rounds(gathered, parts, turns)
     if "credit" in tables:
         gathered.add("groups", _groups(turns), _GROUPS)
         gathered.add("rows", asked, {"trainable_excluded_rate": _ASKED["excluded_rate"]})
@@ -223,6 +227,16 @@ def _add_part(gathered: Gathered, tables: Mapping[str, TableRef], index: int) ->
         sources = _frame(tables["tasks"].read_part(index, ("task_id", "source")))
         of_source = episodes.join(sources, on="task_id", how="left", maintain_order="left")
         gathered.add("source", of_source, _EARNED | {"episodes": Measure(pl.lit(1), "count")}, by="source")
+
+
+def _add_rounds(gathered: Gathered, parts: pl.DataFrame, turns: pl.DataFrame) -> None:
+    """The parts of rewards by the round of a loop that their turns are of."""
+    rounds = turns.select(*TURN_KEYS, pl.col("round").cast(pl.String))
+    of_rounds = parts.join(rounds, on=TURN_KEYS, how="left", maintain_order="left").drop_nulls("round")
+    values = _by_episode(of_rounds, ("value",), "name", "round")
+    for name in values["name"].unique(maintain_order=True):
+        measure = {f"{slug(name)}_mean": Measure(pl.col("value"))}
+        gathered.add("round", values.filter(pl.col("name") == name), measure, by="round")
 
 
 def _counted(metrics: Mapping[str, float]) -> dict[str, float]:

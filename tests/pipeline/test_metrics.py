@@ -101,6 +101,19 @@ def test_means_count_every_episode_once_on_any_filesystem(tmp_path, place):
     assert metrics["rollout/status/timeout"] == 0.0
 
 
+def test_parts_of_rewards_are_told_by_round_where_there_are_several(tmp_path):
+    """Sample 0 goes around once, sample 1 twice; what is gained counts where it was gained."""
+    episodes = [episode_rows(0, sample, FULL, 1.0, 0.5) for sample in (0, 1)]
+    for gain, episode in zip((0.5, 0.25), episodes, strict=True):
+        for turn, row in zip(episode["turns"], episode["rewards"], strict=True):
+            row["reward_parts"] = named_values({"gain": gain * (1 + turn["round"])})
+    metrics = iteration_metrics(write(str(tmp_path / "two"), [episodes[:1], episodes[1:]]), [], {})
+    assert metrics["round/0/gain_mean"] == (0.5 + 0.25) / 2
+    assert metrics["round/1/gain_mean"] == 0.5
+    once = iteration_metrics(write(str(tmp_path / "one"), [episodes[:1]]), [], {})
+    assert not [name for name in once if name.startswith("round/")]
+
+
 def test_a_sharing_regime_changes_no_metric_but_those_of_the_models(tmp_path):
     by_regime = [
         iteration_metrics(write(f"{tmp_path}/{n}", [two_groups(m)]), [], {})

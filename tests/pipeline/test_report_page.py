@@ -235,3 +235,28 @@ def test_the_overview_has_one_scope_which_the_top_says_and_which_can_be_switched
         )
         assert numbers() == expected
     browser.screenshot(tmp_path / "scope.png", whole=True)
+
+
+def test_the_curve_marks_changed_settings_and_scores_stand_apart_by_source(browser, tmp_path):
+    run = new_run(str(tmp_path / "runs"))
+    for index in range(3):
+        store(run.iteration(index), in_parts([team_episode(k, index / 3 + k / 9) for k in range(2)]))
+        metrics = {"return/mean": index / 3}
+        run.iteration(index).folder.write_text("done.json", json.dumps({"metrics": metrics}))
+    run.write_info(settings_changes=[{"iteration": 2, "changes": "ppo.epochs: 1 → 2"}])
+    opened(browser, Path(write_report(run).file))
+    assert browser.run("document.querySelector('.chart .mark title').textContent") == (
+        "settings changed from iteration 2 on: ppo.epochs: 1 → 2"
+    )
+    assert "changed from iteration 2 on" in browser.run("document.body.textContent")
+
+    place = run.evaluation("dev", 1)
+    store(place, in_parts([team_episode(k, 0.5) for k in range(2)]))
+    values = {"low": None, "high": None, "tasks": 1, "pass_at": {"1": 0.0}}
+    by_source = {"nq": {"mean": 0.25, **values}, "hotpot": {"mean": 0.75, **values}}
+    score = {"name": "f1", "mean": 0.5, **values, "by_source": by_source}
+    place.folder.write_text("result.json", json.dumps({"scores": [score]}))
+    opened(browser, Path(write_report(run, split="dev", iteration=1).file))
+    tiles = dict(zip(browser.texts("#tiles .tile span"), browser.texts("#tiles .tile b"), strict=True))
+    assert (tiles["f1"], tiles["f1 of nq"], tiles["f1 of hotpot"]) == ("0.5", "0.25", "0.75")
+    assert not browser.errors
