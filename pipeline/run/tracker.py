@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pipeline.plan.assemble import Plan
 from pipeline.store.run import Run
 from pipeline.store.runs import settings_changes
@@ -9,6 +11,8 @@ from pipeline.tracking.mlflow import MlflowTracker
 from pipeline.tracking.mlflow_store import artifact_folder, run_tags, tracking_uri
 from pipeline.tracking.mlflow_view import KIND, TRAINING, VARIES, View, all_runs, of_sweep
 from pipeline.tracking.tracker import NoTracker, Parameters, Tracker
+
+MAX_CHANGES: Final = 4000  # characters; MLflow's tags have 5,000
 
 
 def open_tracker(plan: Plan, run: Run) -> Tracker:
@@ -35,16 +39,21 @@ def open_tracker(plan: Plan, run: Run) -> Tracker:
     tags = run_tags(plan.models.regime, settings.workflow_section.use)
     tags |= {"run_folder": run.folder.url, "run": run.name, KIND: TRAINING}
     tags |= settings.tracking.tags
-    if changes := settings_changes(run):
-        tags["settings_changed"] = "; ".join(f"from iteration {index}: {what}" for index, what in changes)[
-            -4000:
-        ]
+    tags |= changes_tag(run)
     known = run.info.get("tracker", {}).get("run_id")
     key = f"{run.folder.url} {run.info['created_at']}"
     tracker.start(
         page_name(run.name, tags, settings.run.seed), known, parameters_of(plan), tags, key, wait=False
     )
     return tracker
+
+
+def changes_tag(run: Run) -> dict[str, str]:
+    """The tag that says which settings changed within a run; also that those which had are set back."""
+    if "settings_changes" not in run.info:
+        return {}
+    changes = [f"from iteration {index}: {what}" for index, what in settings_changes(run)]
+    return {"settings_changed": "; ".join(changes)[-MAX_CHANGES:] or "no more: set back before an iteration"}
 
 
 def parameters_of(plan: Plan) -> Parameters:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.run.tracker import changes_tag
 from pipeline.settings.reading import parse_settings, settings_toml
 from pipeline.settings.schema import Settings
 from pipeline.store.differences import differences
@@ -231,12 +232,15 @@ def test_what_is_set_back_before_an_iteration_has_run_is_no_change(tmp_path: Pat
         create_or_open(run, settings_toml(parse_settings({"ppo": ppo})), {"seed": 0}, "full")
 
     again(learning_rate=0.5)
+    assert changes_tag(run) == {}
     run.iteration(0).folder.write_text("done.json", "{}")
     again(learning_rate=0.25)
     again(learning_rate=0.25, eps=1e-6)
     assert settings_changes(run) == [(1, "ppo.eps: 1e-08 → 1e-06; ppo.learning_rate: 0.5 → 0.25")]
+    assert changes_tag(run)["settings_changed"].startswith("from iteration 1: ppo.eps")
     again(learning_rate=0.5)
     assert settings_changes(run) == []
+    assert "set back" in changes_tag(run)["settings_changed"]  # a tag stays until it is written anew
     again(learning_rate=0.25)
     run.iteration(1).folder.write_text("done.json", "{}")
     again(learning_rate=0.5)
