@@ -1,4 +1,5 @@
-"""The tables of a run: every column name and type is spelled here and nowhere else.
+"""The tables of a run: every column name and type is spelled here and nowhere else, but for those of
+counterfactual plays (`workflows.interventions`).
 
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
 from workflows.vocabulary import NOT_THE_POLICYS_DOING as NOT_THE_POLICYS_DOING
 from workflows.vocabulary import Status
 
@@ -395,6 +397,8 @@ _SCHEMAS: Final = {
     "role_pairs": ROLE_PAIRS,
     "models": MODELS,
     "evaluation": EVALUATION,
+    "played_interventions": PLAYED_INTERVENTIONS,
+    "interventions": INTERVENTIONS,
     "votes": VOTES,
 }
 

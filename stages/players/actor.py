@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stages.engines.client import failed_call
+from stages.players.counterfactuals import Job, play_job
 from stages.players.shards import Kept, Shard, bases_of, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
@@ -104,6 +105,10 @@ class PlayerActor:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return await asyncio.to_thread(self._write, shard, kept, [play.result() for play in plays])
+
+    async def play_counterfactuals(self, job: Job) -> dict[str, Any]:
+        """Play the episodes of a part of stored tables otherwise: see `players.counterfactuals`."""
+        return await play_job(self.player, job, self.slots)
 
     async def _play(
         self, task: Mapping[str, Any], shard: Shard, sample: int, base: BaseEpisode | None
@@ -224,21 +229,34 @@ def play_shard(
         workflows.errors.CadreError: as `PlayerActor.play_shard`, or the player died, or it answered
             nothing for `stall_seconds`: its time limits can't end a plain function that never returns.
     """
+    return _answered(player, player.play_shard.remote(shard), f"shard {shard.index}", stall_seconds)
+
+
+def play_counterfactuals(player: Any, job: Job, stall_seconds: float) -> dict[str, Any]:
+    """Let a player actor play a part of stored tables otherwise; its receipt.
+
+    Raises:
+        workflows.errors.CadreError: as `play_shard`.
+    """
+    work = player.play_counterfactuals.remote(job)
+    return _answered(player, work, f"part {job.index}", stall_seconds)
+
+
+def _answered(player: Any, work: Any, what: str, stall_seconds: float) -> dict[str, Any]:
     import ray
 
-    work = player.play_shard.remote(shard)
     try:
         while not ray.wait([work], timeout=min(stall_seconds, LOOK_SECONDS))[0]:
             answer(player.progress.remote(), "a sign of life", stall_seconds)
         receipt: dict[str, Any] = ray.get(work)
     except Overdue:
         raise RunFailed(
-            f"the player of shard {shard.index} has not answered for {stall_seconds:g} s "
+            f"the player of {what} has not answered for {stall_seconds:g} s "
             "(cluster.player_call_seconds): a parser, a condition or another plain function of the workflow "
             "does not return"
         ) from None
     except ray.exceptions.RayError as error:
-        failure = failed_call(error, f"the player of shard {shard.index}")
+        failure = failed_call(error, f"the player of {what}")
         failure.add_note("finished shards are kept: run the same settings again to go on")
         raise failure from None
     return receipt

@@ -1,0 +1,1 @@
+"""What was a stored message worth? Stored episodes are played with one reply replaced, and compared."""
