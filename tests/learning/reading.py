@@ -146,7 +146,7 @@ def prove(folder: str, family: Family, regime: str, seed: int, overrides: Sequen
     before = _evaluated(plan)
     curve = _train(plan, family.iterations)
     after = _evaluated(plan)
-    trained = _exported(plan, f"{folder}/trained")
+    trained = _exported(plan, f"{folder}/trained", merge=regime == "adapters")
     model_of = {role: of.model_id for role, of in plan.resolved.role_plans.items()}
     resets = {
         role: _scores(_evaluated(_with_reset(common, family, role, model_of, trained)))
@@ -228,7 +228,7 @@ def _in_format(done: Finished) -> Scores:
     return {task: score for task, score in _scores(done).items() if task not in broken}
 
 
-def _exported(plan: Plan, folder: str) -> dict[str, str]:
+def _exported(plan: Plan, folder: str, *, merge: bool) -> dict[str, str]:
     """By model: its newest weights as a folder of their own, adapters merged into their base."""
     run = find_run(plan.settings.run.root, plan.settings.run.name)
     out = {}
@@ -237,7 +237,6 @@ def _exported(plan: Plan, folder: str) -> dict[str, str]:
         out[model.model_id] = str(target)
         if not (target / "cadre.json").exists():  # written last
             shutil.rmtree(target, ignore_errors=True)
-            merge = plan.settings.sharing.regime == "adapters"
             export_model(run, str(target), model_id=model.model_id, version="latest", merge=merge)
     return out
 
