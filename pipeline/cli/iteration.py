@@ -26,10 +26,16 @@ def iteration(
         print_lines(overview_lines(overview(plan)))
         return
     check_start(plan)
+    from pipeline.run.forecasting import ForecastLog
     from pipeline.run.session import session
     from pipeline.views.summary import print_summary
 
+    forecasts = ForecastLog(plan)
+    print_lines([forecasts.begin()])
     with session(plan, redo=redo) as runner:
+        forecasts.ready()
         finished = runner.run_iteration()
+        forecasts.finished(finished, runner.fleet.start_seconds)
+        forecasts.end()
     print_summary(runner.run, finished, runner.tracker.link())
     runner.check_trained()

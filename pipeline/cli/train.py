@@ -9,6 +9,7 @@ import typer
 from pipeline.cli.options import Config, DryRun, New, Redo, Set
 
 if TYPE_CHECKING:
+    from pipeline.store.evaluated import Evaluated
     from pipeline.store.finished import Finished
 
 BRIEF_SECONDS = 10.0  # a stage that is done sooner leaves no line: each iteration has one
@@ -45,7 +46,7 @@ def train(
     plan = assemble(renamed(settings) if new else settings)
     evaluation = assemble_evaluation(plan) if settings.evaluate.every and not overfit else None
     if dry_run:
-        print_lines(overview_lines(overview(plan)))
+        print_lines(overview_lines(overview(plan, evaluation, iterations)))
         return
     solved = watch(settings.evaluate, settings.rewards) if overfit else None
     run_before = Run(plan.resolved.run.root, plan.resolved.run.name)
@@ -53,18 +54,30 @@ def train(
         print_lines([already_solved(run_before, solved)])
         return
     check_start(plan)
+    from pipeline.run.forecasting import ForecastLog
     from pipeline.run.session import session
     from pipeline.views.progress import RichProgress
     from pipeline.views.summary import TrainingLog, print_evaluation, print_summary
 
     log = TrainingLog(iterations)
 
+    forecasts = ForecastLog(plan, evaluation, iterations)
+    print_lines([forecasts.begin()])
+
     def on_done(finished: Finished) -> bool:
         log.add(finished)
+        if line := forecasts.finished(finished, runner.fleet.start_seconds):
+            print_lines([line])
         return solved is not None and solved.add(finished)
 
+    def on_evaluated(evaluated: Evaluated) -> None:
+        forecasts.evaluated(runner.fleet.start_seconds)
+        print_evaluation(evaluated)
+
     with session(plan, RichProgress(brief_seconds=BRIEF_SECONDS), redo=redo) as runner:
-        runner.train(iterations, evaluation, on_done, print_evaluation)
+        forecasts.ready()
+        runner.train(iterations, evaluation, on_done, on_evaluated)
+        forecasts.end()
     if log.last is None:
         run = runner.run
         print_lines([f"run {run.name!r} has its {iterations} iterations already: {run.folder.url}"])

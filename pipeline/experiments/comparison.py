@@ -142,6 +142,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "roles": {role: change(c) for role, c in v.roles.items()},
                 "scores": {name: change(c) for name, c in v.scores.items()},
                 "cost": dict(v.cost),
+                "forecasts": [one.as_dict() for run in v.runs for one in run.forecasts],
             }
             for v in comparison.variants
         ],

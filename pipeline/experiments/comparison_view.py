@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.experiments.comparison import COSTS, Change, Comparison, Variant
+from pipeline.views.forecast import score, verdict
 from pipeline.views.render import NO_DATA, open_table, visible
 from pipeline.views.render import cell as plain_text
 
@@ -30,11 +31,25 @@ def comparison_page(comparison: Comparison) -> RenderableType:
         blocks.append(("Return by role, first → last", _roles(comparison)))
     if any(v.cost for v in comparison.variants):
         blocks.append(("Cost of a run", _costs(comparison)))
+    if (forecasts := _forecasts(comparison)) is not None:
+        blocks.append(("Forecasts of the rest, made after an iteration, and what came of them", forecasts))
     parts: list[RenderableType] = []
     for title, block in blocks:
         parts += [Text(title, "bold"), block, Text()]
     parts += [Text(f"note: {visible(note)}", "yellow") for note in comparison.notes]
     return Group(*parts)
+
+
+def _forecasts(comparison: Comparison) -> Text | None:
+    """The newest forecast of each run whose outcome is known, and how good all of them were."""
+    lines, made = [], []
+    for run in comparison.histories:
+        known = [one for one in run.forecasts if one.forecast.source == "run" and one.forecast.measured == 1]
+        made += known
+        if known:
+            lines.append(f"{visible(run.name)}: {verdict(known[-1])}")
+    total = score(made)
+    return None if total is None else Text("\n".join([*lines, f"all: {total}"]))
 
 
 def _differences(comparison: Comparison) -> Table:

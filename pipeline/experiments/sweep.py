@@ -156,10 +156,23 @@ def dry_run(sweep: Sweep) -> None:
     data, rollout = sweep.base.data, sweep.base.rollout
     head = f"sweep {sweep.name}: {len(rows)} runs of {sweep.iterations} iterations, one after another"
     episodes = f"{data.tasks_per_iteration} tasks × {rollout.group_size} episodes an iteration"
-    echo(make_console(), Text(f"{visible(head)}; {episodes}"), sweep_table(rows))
+    total = Text(f"forecast  {visible(forecast_text(sweep, folder, plans))}")
+    echo(make_console(), Text(f"{visible(head)}; {episodes}"), sweep_table(rows), total)
 
 
 Finish = Callable[["Sweep", SweepFolder, Tracker, Console], None]  # prints and stores what came out
+
+
+def forecast_text(sweep: Sweep, folder: SweepFolder, plans: Mapping[str, Plan]) -> str:
+    """Tokens and time of the runs that are left, from runs that have finished here or were stored before."""
+    from pipeline.experiments.forecast import left_of_runs
+
+    left = [
+        (plans[member.point.label], member.name, sweep.iterations_of(member))
+        for member in sweep.members
+        if not _is_finished(sweep, folder, member)
+    ]
+    return left_of_runs(sweep.root, left)
 
 
 def run_sweep(sweep: Sweep, train: Train = train_apart, finish: Finish | None = None) -> None:
@@ -173,9 +186,10 @@ def run_sweep(sweep: Sweep, train: Train = train_apart, finish: Finish | None = 
         UsageError: a point can't work, or the sweep of this name has other settings.
         RunFailed: some runs failed; the message has their causes.
     """
-    check_points(sweep)
+    plans = check_points(sweep)
     console = make_console()
     folder = SweepFolder(sweep.root, sweep.name)
+    echo(console, Text(f"forecast  {visible(forecast_text(sweep, folder, plans))}"))
     with RunLock(folder.folder):
         points = {p.label: p.as_dict() for p in sweep.points}
         folder.begin(settings_toml(sweep.base), sweep.base.fingerprint(), points)

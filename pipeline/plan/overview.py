@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.metrics.forecast import Pace
+from pipeline.plan.ahead import forecast_values
 from pipeline.plan.assemble import Plan
 from pipeline.plan.described import (
     algorithm_values,
@@ -15,6 +17,7 @@ from pipeline.plan.described import (
     reward_values,
     sampling_values,
 )
+from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.plan.memory import memory_problem, memory_report
 from pipeline.plan.resources import resource_problem
 from pipeline.store.differences import differences, plain
@@ -28,8 +31,16 @@ from workflows.errors import UsageError
 from workflows.tools.code.find import find_isolation
 
 
-def overview(plan: Plan) -> dict[str, Any]:
-    """Everything that `check` shows, as values; `problems` lists what can't work."""
+def overview(
+    plan: Plan, evaluations: EvaluationPlan | None = None, wanted: int | None = None, pace: Pace | None = None
+) -> dict[str, Any]:
+    """Everything that `check` shows, as values; `problems` lists what can't work.
+
+    Args:
+        evaluations: what a training evaluates on its way, for the forecast.
+        wanted: iterations that the run has in the end; None: one more than now.
+        pace: that of a probe; None: the best that is stored.
+    """
     settings = plan.resolved
     data, rollout = settings.data, settings.rollout
     evaluation = evaluation_values(plan)
@@ -73,6 +84,7 @@ def overview(plan: Plan) -> dict[str, Any]:
             {"stage": s.name, "reads": sorted(s.inputs), "writes": sorted(s.outputs)} for s in plan.stages
         ],
         "memory_gib": memory_report(plan),
+        "forecast": forecast_values(plan, evaluations, wanted, pace),
         "machine": machine(),
         "sandbox": sandbox(plan),
         "problems": _problems(plan, evaluation),

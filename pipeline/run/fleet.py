@@ -8,7 +8,8 @@ end, whatever the end is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -70,18 +71,35 @@ class Fleet:
     _players: dict[str, list[Actor]] = field(default_factory=dict)  # by what they play for
     _last_trained: str | None = None
     _asleep: bool = False
+    _is_starting: bool = False
+    start_seconds: float = 0.0  # that starts of engines, players and trainers have taken
 
     def players(self, purpose: str | None = None) -> list[Actor]:
         """Players with every engine up, awake and at the newest weights; without a purpose, training's."""
         purpose = purpose or "train"
-        self._start_engines()
+        with self._starting():
+            self._start_engines()
         self._wake()
         if purpose not in self._players:
             spec = self.player_specs[purpose]
-            self._players[purpose] = [
-                start_player(spec, self._clients, limits=self.limits) for _ in range(self.num_players)
-            ]
+            with self._starting():
+                self._players[purpose] = [
+                    start_player(spec, self._clients, limits=self.limits) for _ in range(self.num_players)
+                ]
         return self._players[purpose]
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Count the time of a start."""
+        if self._is_starting:  # a start that another one needs
+            yield
+            return
+        began, self._is_starting = time.monotonic(), True
+        try:
+            yield
+        finally:
+            self._is_starting = False
+            self.start_seconds += time.monotonic() - began
 
     def lend(self, purpose: str) -> Lent:
         """This fleet for a rollout that is not training's."""
@@ -94,7 +112,8 @@ class Fleet:
         if last is not None and self._base_of(last) != self._base_of(model_id):
             self._trainers[last].release()
         if model_id not in self._trainers:
-            self._trainers[model_id] = self._start_trainer(model_id)
+            with self._starting():
+                self._trainers[model_id] = self._start_trainer(model_id)
         self._last_trained = model_id
         return self._trainers[model_id]
 

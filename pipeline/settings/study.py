@@ -35,7 +35,7 @@ class StudySection(Section):
     """Seeds; every cell is trained once with each."""
     regimes: Annotated[tuple[Regime, ...], Field(min_length=1)] = ("full", "separate", "adapters")
     """Sharing regimes of every workflow that names none itself."""
-    control: Name | None = "single"
+    control: str = "single"
     """The workflow that teams have to beat, by its name in this study; empty for a study without one."""
     control_most: Positive = 16
     """The control trains for at most so many times the iterations of the others."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.metrics.forecast import Made
+from pipeline.store.pace import read_record
 from pipeline.store.run import Run, finished_metrics
 
 Metrics = Mapping[str, float]
@@ -27,6 +29,7 @@ class History:
     iterations: tuple[Metrics, ...]
     unfinished: tuple[int, ...]
     evaluations: tuple[Mapping[str, Any], ...]  # every `result.json`, by split and index
+    forecasts: tuple[Made, ...] = ()  # those whose outcome is known
 
     @property
     def seed(self) -> int:
@@ -59,6 +62,7 @@ def read_history(run: Run) -> History:
         iterations=tuple(finished.values()),
         unfinished=tuple(i for i in run.iterations() if i not in finished),
         evaluations=tuple(evaluation_results(run)),
+        forecasts=tuple(made for made in read_record(run).made if made.pairs()),
     )
 
 

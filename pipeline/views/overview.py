@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.settings.origins import Setting
+from pipeline.views.forecast import forecast_text
 
 Values = Mapping[str, Any]
 
@@ -34,6 +35,7 @@ def overview_lines(overview: Values) -> list[str]:
     lines.append(
         f"memory    about {memory['total']:.1f} GiB ({parts}); available {memory['available']:.1f} GiB"
     )
+    lines.append(f"forecast  {forecast_text(overview['forecast'])}")
     lines.append(f"machine   {_machine(overview['machine'])}")
     sandbox = overview["sandbox"]
     lines.append(f"sandbox   {sandbox['description'] or 'none: ' + str(sandbox['missing'])}")

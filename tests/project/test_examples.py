@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.experiments.study.spec import read_study
+from pipeline.experiments.sweep import check_points
 from pipeline.plan.assemble import assemble
 from pipeline.run.execution import run_stages
 from pipeline.run.session import session
@@ -16,7 +18,8 @@ from pipeline.settings.reading import load_settings
 from stages.base import Quiet
 from workflows.loading import BUILTIN_WORKFLOWS
 
-FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "examples"
 FILES = sorted(FOLDER.glob("*.toml"))
 
 
@@ -30,6 +33,18 @@ def test_an_example_is_complete(file: Path, tmp_path: Path) -> None:
     shipped = {"smollm2-135m-instruct", "tiny-words"}
     assert {model.checkpoint for model in plan.settings.models.values()} <= shipped
     assert text.startswith("# ")
+
+
+STUDIES = [*sorted((FOLDER / "studies").glob("*.toml")), ROOT / "tests" / "learning" / "cliff.toml"]
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_cell_of_a_study_that_ships_can_be_trained(file: Path, tmp_path: Path) -> None:
+    study = read_study(str(file), [f'run.root="{tmp_path}"', 'tracking.uri="none"'])
+    plans = check_points(study.sweep)
+    assert len(plans) == len(study.cells)
+    assert all(plan.resolved.evaluate.test is not None for plan in plans.values())
+    assert study.sweep.name == file.stem
 
 
 @pytest.mark.slow

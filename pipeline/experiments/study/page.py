@@ -92,8 +92,9 @@ def _head(result: StudyResult) -> Iterator[str]:
     regimes = dict.fromkeys(cell.regime for cell in result.study.cells)
     seeds = ", ".join(map(str, section.seeds))
     facts = (
-        f"{len(workflows)} workflows ({', '.join(workflows)}) × {len(regimes)} sharing regimes "
-        f"({', '.join(regimes)}) × seeds {seeds}, {section.iterations} iterations each; control: "
+        f"{_count(len(workflows), 'workflow')} ({', '.join(workflows)}) × "
+        f"{_count(len(regimes), 'sharing regime')} ({', '.join(regimes)}) × "
+        f"{_count(len(section.seeds), 'seed')} ({seeds}), {section.iterations} iterations each; control: "
         f"{section.control or 'none'}"
     )
     yield f"<header><h1>{_text(result.study.sweep.name)}</h1><p>{_text(facts)}</p></header>"

@@ -20,7 +20,8 @@ from pipeline.views.plots import Look, draw, faint, limits, line, looks, name_en
 GRADIENTS: Final = {
     "gradient_share": "share of the gradient's mass",
     "gradient_cosine": "cosine to the whole gradient",
-    "gradient_redundancy": "redundancy of copies",
+    "copies_redundancy": "redundancy of copies",
+    "gradient_persistence": "cosine to its running mean",
 }
 """Metrics `role/<role>/<name>`, and the titles of their panels; a run has them where it measures them."""
 WINDOW: Final = 5  # iterations of a running mean, in long runs
