@@ -40,7 +40,7 @@ class AlarmsSection(Section):
     """Share of its model's gradients that one role has, where [measure] gradients reads them."""
     role_odds: Annotated[float, Field(gt=1)] = 4.0
     """Factor by which the odds of that share are above those of the role's share of tokens."""
-    copies_cosine: Share = 0.8
+    copies_cosine: Share = 0.7
     """Mean cosine of the gradients of two parallel copies of a role."""
     peak_fall: Share = 0.05
     """Share of its highest value that the mean return has lost, means over `iterations` iterations."""

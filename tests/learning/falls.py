@@ -5,6 +5,8 @@
 - `copies_add_up`: voters are paid for certain words, whatever the task: all copies pull one way.
 - `fell_from_peak`: a team that has learned the game is then taught its opposite, step by small step.
 
+A score has lost a tenth where the mean of three iterations is a tenth below its peak and further below than
+chance, two standard errors: a team that has yet to learn scores near nothing, and a tenth of that is noise.
 The healthy runs are those of the games as they are: none of these alarms may be told there. With `--only` the
 name of one plant.
 """
@@ -12,6 +14,7 @@ name of one plant.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +31,7 @@ from tests.learning.train import EXAMPLES, train
 
 ALARMS: Final = ("role_dominates", "style_leaks", "copies_add_up", "fell_from_peak")
 SMOOTH: Final = 3  # iterations whose mean is the score, as alarms have it
+SURE: Final = 2.0  # standard errors
 LOST: Final = 0.9  # share of its peak below which a score has lost a tenth
 SIGNAL, VOTING = EXAMPLES / "signal.toml", Path(__file__).parent / "falls.toml"
 MEASURED: Final = [
@@ -106,7 +110,7 @@ PLANTS: Final = (
         VOTING,
         8,
         "copies_add_up/generator",
-        [f'rewards=[{{use="{HERE}:some_words"}}]', APART, "rollout.group_size=16"],
+        [f'rewards=[{{use="{HERE}:some_words"}}]', APART, "rollout.group_size=24"],
     ),
     Plant(
         "fell_from_peak",
@@ -132,6 +136,7 @@ class Told:
     seed: int
     alarm: str
     curve: tuple[float, ...]
+    errors: tuple[float, ...] = ()  # standard error of the score of each iteration
     told: dict[str, int] = field(default_factory=dict)
     kept: bool = True  # whether the weights of the peak are still there
 
@@ -143,10 +148,12 @@ class Told:
     @property
     def lost_at(self) -> int | None:
         """The first iteration at which the score has lost a tenth of its peak up to then."""
-        scores = self.smooth[SMOOTH - 1 :]
-        for at, score in enumerate(scores):
-            if score < LOST * max(scores[: at + 1]):
-                return at + SMOOTH - 1
+        scores = self.smooth
+        for at in range(SMOOTH, len(scores)):
+            best = max(scores[SMOOTH - 1 : at])
+            chance = SURE * math.sqrt(2 * sum(e**2 for e in self.errors[at + 1 - SMOOTH : at + 1])) / SMOOTH
+            if scores[at] < LOST * best and best - scores[at] > chance:
+                return at
         return None
 
     @property
@@ -202,12 +209,16 @@ def play(plant: Plant, folder: str, seed: int) -> Told:
             goal=None,
         )
     told: dict[str, int] = {}
+    errors = []
     for index in range(len(learned.curve)):
         text = (Path(folder) / f"{plant.name}-{seed}/iterations/{index:05d}/done.json").read_text("utf-8")
-        for alarm in json.loads(text)["alarms"]:
+        done = json.loads(text)
+        errors.append(done["metrics"]["return/std"] / math.sqrt(done["metrics"]["rollout/episodes"]))
+        for alarm in done["alarms"]:
             if alarm["name"] in ALARMS:
                 told.setdefault("/".join(filter(None, (alarm["name"], alarm["where"]))), index)
-    return Told(plant.name, seed, plant.alarm, learned.curve, told, _keeps_its_peak(folder, plant.name, seed))
+    kept = _keeps_its_peak(folder, plant.name, seed)
+    return Told(plant.name, seed, plant.alarm, learned.curve, tuple(errors), told, kept)
 
 
 def _keeps_its_peak(folder: str, name: str, seed: int) -> bool:
