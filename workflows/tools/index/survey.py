@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import resource
 import shutil
 import time
 from collections.abc import Mapping
@@ -110,7 +111,12 @@ def forecast(
         graph = of.passages * (2 * embedder.dimension + _LINKS)
         memory = max(memory, graph)
         disk += graph + 2 * embedder.dimension * of.passages
-    return Forecast(seconds, memory + (300 << 20), disk)
+    return Forecast(seconds, memory + _held(), disk)
+
+
+def _held() -> int:
+    """The most bytes that this process has had in memory: with the embedding model, once it was tried."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _share() -> float:
