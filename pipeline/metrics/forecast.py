@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Any, Final, Literal
 
@@ -27,6 +27,9 @@ _WIDTHS: Final[Mapping[Source, tuple[tuple[float, float], ...]]] = {
 }
 _LEAST_TOKENS: Final = 0.1  # half of the narrowest range, relative: replies grow and shrink in training
 _LEAST_SECONDS: Final = 0.15
+COLD_SECONDS: Final = 1.0  # of a call's first iteration that no later one needs: first passes of everything
+_LEAST_SHARE: Final = 0.3  # of an iteration's time that the smallest evaluation takes
+_COLD_SHARE: Final = 0.6  # of a short one, at most
 RECENT: Final = 10  # iterations that a pace is taken from
 
 
@@ -57,6 +60,7 @@ class Step:
     seconds: float  # wall, without starts
     memory_gib: float | None = None
     episodes: float = 0.0
+    is_cold: bool = False  # the first of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,10 @@ def forecast(pace: Pace, ahead: Ahead) -> Forecast:
     Raises:
         ValueError: nothing was measured.
     """
-    steps = list(pace.steps)[-RECENT:]
-    if not steps:
+    if not pace.steps:
         raise ValueError("a forecast needs at least one measured iteration")
+    warm = [step for step in pace.steps if not step.is_cold]
+    steps = warm[-RECENT:] or [_warmed(step) for step in pace.steps]
     measured = fmean(step.episodes for step in steps)
     scale = ahead.episodes / measured if ahead.episodes and measured else 1.0
     tokens = _spread([s.tokens * scale for s in steps], ahead.iterations, pace.source, 0, _LEAST_TOKENS)
@@ -125,6 +130,11 @@ def forecast(pace: Pace, ahead: Ahead) -> Forecast:
     peaks = [s.memory_gib for s in steps if s.memory_gib is not None]
     memory = _factors(max(peaks), _WIDTHS[pace.source][2]) if peaks else None
     return Forecast(ahead.iterations, tokens, seconds, memory, pace.source, pace.where, len(steps))
+
+
+def _warmed(step: Step) -> Step:
+    """A call's first iteration as a later one would be."""
+    return replace(step, seconds=step.seconds - min(COLD_SECONDS, _COLD_SHARE * step.seconds))
 
 
 def _spread(values: Sequence[float], count: int, source: Source, kind: int, least: float) -> Range:
@@ -143,10 +153,13 @@ def _evaluations(pace: Pace, ahead: Ahead, iteration_seconds: float, episodes: f
     """The time of evaluations: as those that were measured, or as the plays of training."""
     if not ahead.evaluations:
         return Range(0.0, 0.0, 0.0)
+    share = ahead.evaluated_episodes / episodes if episodes else 1.0
+    if len(pace.evaluations) == 1:  # the first one of a run is as cold as its first iteration
+        plays = iteration_seconds * max(share, _LEAST_SHARE)
+        return _factors(min(pace.evaluations[0], plays) * ahead.evaluations, (0.3, 2.5))
     if pace.evaluations:
         widths = _WIDTHS[pace.source][1]
-        return _factors(fmean(list(pace.evaluations)[-RECENT:]) * ahead.evaluations, widths)
-    share = ahead.evaluated_episodes / episodes if episodes else 1.0
+        return _factors(median(list(pace.evaluations)[-RECENT:]) * ahead.evaluations, widths)
     return _factors(iteration_seconds * share * 0.5 * ahead.evaluations, (0.3, 2.5))
 
 

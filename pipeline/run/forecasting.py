@@ -77,6 +77,7 @@ class ForecastLog:
                 self._lap(start_seconds),
                 metrics.get(PEAK_MEMORY),
                 metrics.get("rollout/episodes", 0.0),
+                is_cold=not self._steps,
             )
         )
         line = None

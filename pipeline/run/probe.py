@@ -29,5 +29,6 @@ def measure(small: Plan) -> Pace:
         max(0.0, seconds - starts),
         done.metrics.get(PEAK_MEMORY),
         done.metrics.get("rollout/episodes", 0.0),
+        is_cold=True,
     )
     return Pace("probe", "a probe", [step], starts=ready - began + starts)

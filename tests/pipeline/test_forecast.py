@@ -85,6 +85,19 @@ def test_other_numbers_of_episodes_scale_and_starts_and_evaluations_add_up() -> 
     assert unmeasured.seconds.middle > 100
 
 
+def test_the_first_iteration_of_a_call_is_no_measure_of_later_ones() -> None:
+    """It takes a second more, and where there are others, they alone count; the first evaluation is alike."""
+    cold = Step(100.0, 10.0, 2.0, 8.0, is_cold=True)
+    alone = forecast(Pace("run", "x", [cold]), Ahead(10, starts=False))
+    assert alone.seconds.middle == pytest.approx(90)
+    short = forecast(Pace("run", "x", [replace(cold, seconds=0.5)]), Ahead(10, starts=False))
+    assert 0 < short.seconds.middle < 5
+    later = forecast(Pace("run", "x", [cold, *steps(6.0, 6.0)]), Ahead(10, starts=False))
+    assert later.seconds.middle == pytest.approx(60)
+    first = Pace("run", "x", steps(2.0), evaluations=[30.0])
+    assert forecast(first, Ahead(0, 1, starts=False, evaluated_episodes=4.0)).seconds.middle < 2.0
+
+
 def test_nothing_measured_forecasts_nothing() -> None:
     with pytest.raises(ValueError, match="at least one measured iteration"):
         forecast(Pace("run", "x", []), Ahead(1))
@@ -214,7 +227,7 @@ def test_a_training_keeps_its_pace_and_what_came_of_its_forecast(scripted: Raw) 
     assert all(expected.holds(truth) for expected, truth in made.pairs().values())
     # the next call of the same run knows its pace from the start
     again = ForecastLog(plan, None, 5, clock)
-    assert "from 3 iterations of this run" in again.begin()
+    assert "from 2 iterations of this run" in again.begin()  # the first one was cold
 
 
 def test_a_call_that_is_stopped_leaves_its_pace_and_no_verdict(scripted: Raw) -> None:
