@@ -90,7 +90,9 @@ def test_resumed_and_replayed_it_is_as_if_nothing_had_been(
     if models == ["team"]:
         assert done[0].metrics["model/team/rows_bootstrapped"] > 0
     else:
-        assert 0 < done[0].metrics[f"model/{models[0]}/covariance_fraction"] <= 0.2
+        # a model whose turns all earned the same has no covariance
+        shares = [done[0].metrics[f"model/{model}/covariance_fraction"] for model in models]
+        assert 0 < max(shares) <= 0.2
     if "answerer" in models:
         assert done[0].metrics["model/answerer/rows_bootstrapped"] > 0
 
