@@ -135,10 +135,13 @@ def _points(run: Trained, name: str) -> list[tuple[int, float]]:
 
 def _gradients(axes: Any, runs: Sequence[Trained], name: str) -> _Lines:
     by_role: dict[str, list[list[tuple[int, float]]]] = {}
+    roles: set[str] = set()  # of all measures: a role looks the same in every panel
     for run in runs:
-        for role, points in gradients_of(run.history).get(name, {}).items():
+        measured = gradients_of(run.history)
+        roles |= {role for series in measured.values() for role in series}
+        for role, points in measured.get(name, {}).items():
             by_role.setdefault(role, []).append(points)
-    look = looks(sorted(by_role))
+    look = looks(sorted(roles))
     ends, shown = [], []
     for role, series in sorted(by_role.items()):
         steps = sorted(set.intersection(*({s for s, _ in points} for points in series)))
