@@ -10,12 +10,16 @@ from typing import Any
 import polars as pl
 import pytest
 
+from pipeline.plan.assemble import assemble
 from pipeline.replays.counterfactual.command import play as play_plan
 from pipeline.replays.counterfactual.command import run_counterfactual
 from pipeline.replays.counterfactual.plan import Asked, CounterfactualPlan, counterfactual_plan
 from pipeline.replays.source import Source
+from pipeline.run.session import session
+from pipeline.settings.reading import load_settings
 from pipeline.store.run import Run
 from stages.base import Quiet
+from tests.whole.test_blocks import EXAMPLE
 from tests.whole.test_iteration import play
 from tests.whole.test_suffix import line
 from workflows.errors import UsageError
@@ -136,3 +140,40 @@ def test_weights_that_are_gone_are_named(scripted: Settings) -> None:
     with pytest.raises(UsageError, match="version 1 of model 'r2', whose weights are gone"):
         play_plan(planned(made, "drop"), Quiet())
     assert not made.folder.child("counterfactuals").names()
+
+
+def test_with_an_engine_that_has_weights_a_replay_of_an_older_version_gives_equal_rows(
+    tmp_path: Path,
+) -> None:
+    """The second iteration was sampled by version 1 and the weights are at 2 now; the stored seed gives the
+    stored reply, and another seed another one."""
+    settings = load_settings(
+        EXAMPLE,
+        [
+            f"run.root={tmp_path / 'runs'}",
+            "ppo.learning_rate=0.01",
+            "rollout.group_size=6",
+            "checkpoints.every=1",
+            "checkpoints.keep=5",
+            "tracking.uri=none",
+            'rewards=[{use = "rewards.testing:distinct_characters", name = "distinct"}]',
+        ],
+    )
+    with session(assemble(settings), signals=False) as runner:
+        for _ in range(2):
+            runner.run_iteration()
+        made = runner.run
+    made.read_info()
+    plan = planned(made, "resample,swap,mask", alternatives=3, iterations="1:2")
+    rows, turns = frames(plan, "interventions"), frames(plan, "turns")
+    assert set(turns["policy_version"].drop_nulls()) == {1}
+    assert rows.filter(op="none")["first_difference"].null_count() == 24
+    resampled = rows.filter(op="resample")
+    assert resampled.height == 24 * 2 * 3
+    assert 0 < resampled["first_difference"].null_count() < resampled.height  # few words, so some come again
+    assert rows.filter(op="mask", role="sender").height == 24
+    assert rows.filter(op="mask", role="receiver").height == 0  # nobody reads it
+    # a sender's other word is sampled at the stored prompt, and its logprob is the trainer's
+    stored = pl.DataFrame(Source(made).stored(1).tables["turns"].read())
+    hashes = set(stored.filter(role="sender")["context_hash"])
+    assert set(turns.filter(role="sender")["context_hash"]) <= hashes
