@@ -18,8 +18,9 @@ from stages.engines.base import Weights
 from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
+from stages.training.trust.spec import REJECTED, state_before, told
 from workflows.models import Model
-from workflows.trajectory import MODELS, ROLE_PAIRS, ROLE_UPDATES, UPDATES, rows_to_table, schema_of
+from workflows.trajectory import MODELS, ROLE_PAIRS, ROLE_UPDATES, TRUST, UPDATES, rows_to_table, schema_of
 
 UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
@@ -28,6 +29,8 @@ UPDATE_ARGUMENTS: Final = {
     "kl_scale": "kl_scale",
 }
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
+
+TRUST_BEFORE: Final = "trust_before"  # the kind of table that an update with a trust region begins with
 
 MEASURES: Final = ("covariance_fraction",)
 """What updates measure beside the columns of their table: in the manifest's metrics."""
@@ -68,7 +71,8 @@ class UpdateStage:
     stands for all of its tokens, and old logprobs come from the update's own forward pass. `off_policy`
     takes rows that other weights than the trainer's sampled (`TrainerGroup.update`). `kl_scale` says whether
     the KL coefficients of the loss are adaptive. With `by_role` there are tables of what the update measured
-    of each role (`stages.training.roles`).
+    of each role (`stages.training.roles`). `trust` says whether the model has a trust region, whose state is
+    carried from block to block.
     """
 
     lease: Lease = "trainer"
@@ -82,9 +86,10 @@ class UpdateStage:
         off_policy: bool = False,
         kl_scale: bool = False,
         by_role: bool = False,
+        trust: bool = False,
     ) -> None:
         self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
-        self.by_role = by_role
+        self.by_role, self.trust = by_role, trust
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
@@ -92,11 +97,22 @@ class UpdateStage:
         self._models = f"models/{model_id}"
         kinds = {"partition": True, "token_advantages": advantages, "scores": scores, "kl_scale": kl_scale}
         tables = [f"{kind}/{model_id}" for kind, is_read in kinds.items() if is_read]
-        self.inputs: Mapping[str, pa.Schema] = {table: schema_of(table) for table in tables}
+        self._before, self._trust = f"{TRUST_BEFORE}/{model_id}", f"trust/{model_id}"
+        self.carried: Mapping[str, str] = {self._before: self._trust} if trust else {}
+        self.inputs: Mapping[str, pa.Schema] = {table: schema_of(table) for table in tables} | dict.fromkeys(
+            self.carried, TRUST
+        )
         self._roles, self._pairs = f"role_updates/{model_id}", f"role_pairs/{model_id}"
         of_roles = {self._roles: ROLE_UPDATES, self._pairs: ROLE_PAIRS} if by_role else {}
-        self.outputs: Mapping[str, pa.Schema] = {self._updates: UPDATES, self._models: MODELS, **of_roles}
+        decided = {self._trust: TRUST} if trust else {}
+        self.outputs: Mapping[str, pa.Schema] = {
+            self._updates: UPDATES,
+            self._models: MODELS,
+            **of_roles,
+            **decided,
+        }
         places = {self._updates: "steps", self._models: "models", self._roles: "roles", self._pairs: "pairs"}
+        places[self._trust] = "trust"
         self.places: Mapping[str, str] = {table: places[table] for table in self.outputs}
 
     def reading(self, *, advantages: bool) -> UpdateStage:
@@ -108,6 +124,7 @@ class UpdateStage:
             off_policy=self.off_policy,
             kl_scale=self._kl_scale,
             by_role=self.by_role,
+            trust=self.trust,
         )
 
     def run(
@@ -122,18 +139,26 @@ class UpdateStage:
             at=(context.iteration, context.block),
             on_progress=lambda rows, tokens: context.progress.advance(rows, tokens=tokens),
             off_policy=self.off_policy,
-            **{UPDATE_ARGUMENTS[table.partition("/")[0]]: inputs[table] for table in self.inputs},
+            **{
+                UPDATE_ARGUMENTS[table.partition("/")[0]]: inputs[table]
+                for table in self.inputs
+                if table not in self.carried
+            },
+            trust=state_before(inputs[self._before].read().to_pylist()) if self.trust else None,
         )
         context.progress.finish()
         weights: Weights | None = None
-        if report.skipped is None:
-            write = group.save if context.fleet.checkpoint_is_due(report.version_after) else group.publish
+        if report.version_after > report.version_before:
+            # numbers that rejected candidates have spent count: a checkpoint that was due at one is due now
+            numbers = range(report.version_before + 1, report.version_after + 1)
+            write = group.save if any(map(context.fleet.checkpoint_is_due, numbers)) else group.publish
             weights = write(context.fleet.checkpoint_uri(model_id, report.version_after))
         tables = {
             self._updates: rows_to_table(report.rows(), UPDATES),
             self._models: self._entry(report, weights),
             self._roles: rows_to_table(report.roles, ROLE_UPDATES),
             self._pairs: rows_to_table(report.pairs, ROLE_PAIRS),
+            self._trust: rows_to_table([report.trust] if report.trust else [], TRUST),
         }
         parts = {name: [outputs[name].write_part(0, tables[name])] for name in self.outputs}
         if weights is not None:
@@ -142,7 +167,7 @@ class UpdateStage:
             parts,
             accounts=[account_of(report, partition.rows), *self._account_of_roles(report)],
             metrics=_metrics(report),
-            notes=[f"no update of model {model_id!r}: {report.skipped}"] if report.skipped else [],
+            notes=_notes(report),
         )
 
     def _account_of_roles(self, report: UpdateReport) -> list[Account]:
@@ -187,4 +212,15 @@ def _metrics(report: UpdateReport) -> dict[str, float]:
     if report.seconds and not report.skipped:
         metrics["tokens_per_second"] = report.num_forward_tokens / report.seconds
     metrics["skipped"] = float(report.skipped is not None)
+    if report.trust is not None and report.skipped is None:
+        metrics["rejected"] = float(report.trust["decision"] == REJECTED)
     return metrics
+
+
+def _notes(report: UpdateReport) -> list[str]:
+    """What became of the update, for people, where that is not the usual."""
+    if report.skipped:
+        return [f"no update of model {report.model_id!r}: {report.skipped}"]
+    if report.trust is None or "whole_divergence" not in report.trust:
+        return []
+    return [told(report.trust)]

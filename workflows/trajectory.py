@@ -343,6 +343,41 @@ ROLE_PAIRS: Final = pa.schema(
     ]
 )
 
+# What a model's trust region decided of an update, and what it leaves to the next one: one row.
+TRUST: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("block", pa.int32()),
+        ("model_id", pa.string()),
+        ("update_id", pa.string()),
+        ("version_before", pa.int32()),
+        ("radius", pa.float64()),  # nats per measure: what the settings say times shrink
+        ("measure", pa.string()),  # token, message, episode
+        ("estimator", pa.string()),  # k1, k3, exact
+        ("direction", pa.string()),  # start_to_new: KL(start of the block ‖ new); new_to_start
+        ("shrink", pa.float64()),
+        ("scale", pa.float64()),  # of the penalty's coefficient
+        ("coefficient", pa.float64()),  # of the penalty
+        ("spent_before", pa.int32()),  # highest number of a candidate before this one
+        ("candidate_version", pa.int32()),  # and with this one
+        ("whole_divergence", pa.float64()),  # of the whole step, before any was taken back; null without one
+        ("divergence", pa.float64()),  # of the weights that were kept; 0 where the step was rejected
+        ("per_episode", pa.float64()),  # KL(start ‖ new) by k3, summed over an episode, mean, of these
+        ("surrogate", pa.float64()),  # mean over episodes of the sum of (ratio - 1) · advantage
+        ("surrogate_error", pa.float64()),  # its standard error over episodes
+        ("certificate", pa.float64()),  # surrogate - z · error - 2 (turns - 1) √(KL / 2) · range of returns
+        ("turns", pa.int32()),  # most turns of the model in an episode
+        ("messages", pa.int64()),  # that were measured
+        ("masked_share", pa.float64()),  # of the messages of all passes; null without a mask
+        ("steps", pa.int32()),  # optimizer steps that were made
+        ("decision", pa.string()),  # accepted, partly, rejected; null without a step
+        ("reason", pa.string()),  # null where all was accepted
+        ("kept_share", pa.float64()),  # of the step
+        ("next_shrink", pa.float64()),
+        ("next_scale", pa.float64()),
+    ]
+)
+
 MODELS: Final = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -395,6 +430,7 @@ _SCHEMAS: Final = {
     "updates": UPDATES,
     "role_updates": ROLE_UPDATES,
     "role_pairs": ROLE_PAIRS,
+    "trust": TRUST,
     "models": MODELS,
     "evaluation": EVALUATION,
     "played_interventions": PLAYED_INTERVENTIONS,
@@ -406,9 +442,9 @@ _SCHEMAS: Final = {
 # Part k of each of these holds the same groups of episodes.
 ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes"})
 # Each block writes the whole of these: the newest one stands for the iteration.
-STATE_TABLES: Final = frozenset({"baselines", "kl_scale"})
+STATE_TABLES: Final = frozenset({"baselines", "kl_scale", "trust"})
 # States that last through iterations which do not write them, such as those that train nothing.
-LASTING_TABLES: Final = frozenset({"kl_scale"})
+LASTING_TABLES: Final = frozenset({"kl_scale", "trust"})
 
 
 def schema_of(table: str) -> pa.Schema:

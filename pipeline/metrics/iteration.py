@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.metrics.names import most_frequent, words
 from pipeline.metrics.roles import role_pair_metrics, role_update_metrics
+from pipeline.metrics.shift import shift_metrics
 from pipeline.metrics.turns import episode_metrics, turn_metrics
 from pipeline.settings.names import slug
 from stages.base import Account
@@ -82,6 +83,7 @@ def iteration_metrics(
         metrics |= episode_metrics(tables["episodes"], seconds.get("rollout"))
     if "greedy_episodes" in tables:
         metrics |= _greedy_metrics(tables["greedy_episodes"])
+    metrics |= shift_metrics(tables)
     metrics |= _account_metrics(accounts) | _time_metrics(seconds)
     return {"not_finite": 0.0} | _finite(metrics)
 

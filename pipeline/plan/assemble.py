@@ -196,7 +196,12 @@ def _stages(
         *([greedy_rollout(play)] if needs_greedy else []),
         *credited_stages(resolved, method),
         partition_stage(resolved),
-        *update_stages(resolved.models, by_model, by_role=resolved.measure.gradients != "off"),
+        *update_stages(
+            resolved.models,
+            by_model,
+            by_role=resolved.measure.gradients != "off",
+            within=resolved.within_trust,
+        ),
     ]
 
 

@@ -80,7 +80,7 @@ def check_training_sampling(role: str, sampling: RoleSettings) -> None:
 def check_untrained(models: Mapping[str, ModelSection]) -> None:
     """Refuse keys of training in a model that is not trained."""
     for model_id, model in models.items():
-        for key in ("ppo", "critic"):
+        for key in ("ppo", "critic", "trust_region"):
             if not model.train and getattr(model, key):
                 raise UsageError(
                     f"[models.{model_id}.{key}] has no effect: the model is not trained; remove it, or set "

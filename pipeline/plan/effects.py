@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from pipeline.settings.effects import OFF, without_effect
 from pipeline.settings.schema import EvaluateSection
-from pipeline.settings.training import AdvantageSection, CriticSection, MeasureSection, PpoSection
+from pipeline.settings.section import Section
+from pipeline.settings.training import (
+    AdvantageSection,
+    CriticSection,
+    MeasureSection,
+    PpoSection,
+    TrustSection,
+)
 from workflows.errors import UsageError
 
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -17,6 +24,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     **{f"critic.{key}": value for key, value in CriticSection()},
     **{f"advantage.{key}": value for key, value in AdvantageSection()},
     **{f"measure.{key}": value for key, value in MeasureSection()},
+    **{f"trust_region.{key}": value for key, value in TrustSection()},
     **{f"evaluate.{key}": value for key, value in EvaluateSection()},
 }
 
@@ -31,8 +39,11 @@ class Learner:
     model_id: str
     ppo: PpoSection  # with its own keys
     critic: CriticSection | None
+    trust: TrustSection
     reference: str
-    overrides: Mapping[str, Mapping[str, Any]]  # keys of [ppo] or [critic] by section: models.<id>.ppo, …
+    overrides: Mapping[
+        str, Mapping[str, Any]
+    ]  # keys of [ppo], [critic] or [trust_region] by section: models.<id>.ppo, …
     num_roles: int  # that speak with it
     kl_of_roles: float  # the largest KL coefficient of a role of its own
 
@@ -44,6 +55,8 @@ class Learner:
         return {
             **ppo,
             **critic,
+            **{f"trust_region.{key}": value for key, value in self.trust},
+            "optimizer steps of an update": self.ppo.epochs * self.ppo.mini_batches,
             **{f"advantage.{key}": value for key, value in advantage},
             **{f"measure.{key}": value for key, value in measure},
             "roles of the model": self.num_roles,
@@ -57,6 +70,7 @@ def check_effects(
     critic: CriticSection | None,
     advantage: AdvantageSection,
     measure: MeasureSection,
+    trust: TrustSection,
     learners: Sequence[Learner],
 ) -> None:
     """Refuse keys that are set where they have no effect, rather than ignore them.
@@ -65,7 +79,7 @@ def check_effects(
 
     Args:
         ppo: [ppo] as the settings have it; `critic` is [critic].
-        advantage: [advantage]; `measure` is [measure].
+        advantage: [advantage]; `measure` is [measure], `trust` is [trust_region].
         learners: the models that are trained.
 
     Raises:
@@ -82,7 +96,13 @@ def check_effects(
                     _refuse_idle(f"{name}.{key}", value, known, f"{section}.{key}")
         where = f"models.{learner.model_id}.reference"
         _refuse_idle("models.<id>.reference", learner.reference, known, where)
-    sections = {"ppo": ppo, "critic": critic, "advantage": advantage, "measure": measure}
+    sections: dict[str, Section | None] = {
+        "ppo": ppo,
+        "critic": critic,
+        "advantage": advantage,
+        "measure": measure,
+    }
+    sections["trust_region"] = trust
     for name, section_of_all in sections.items():
         for key, value in section_of_all or ():
             idle = [known for known in facts if without_effect(f"{name}.{key}", known)]

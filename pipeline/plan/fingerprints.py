@@ -25,7 +25,7 @@ from workflows.plugins import source_hash
 
 _OF_PACE = {"max_in_flight", "players"}
 _OF_TRAINED_ROLES = {"format_weight", "ppo", "frozen"}
-_OF_TRAINERS = {"trainer", "ppo", "critic", "reference"}
+_OF_TRAINERS = {"trainer", "ppo", "critic", "reference", "trust_region"}
 
 
 def fingerprints_of(
@@ -82,6 +82,8 @@ def trainer_fingerprints(
                 "loss": _plain(algorithm.loss),
                 "loss_source": source_hash(algorithm.loss.name),
             }
+            if model.trust.radius is not None:
+                fingerprints[stage.name]["trust_region"] = model.trust.fingerprint()
             if measure.gradients != "off":
                 fingerprints[stage.name]["measure"] = measure.fingerprint()
     return fingerprints

@@ -54,6 +54,7 @@ from pipeline.settings.training import (
     CriticSection,
     MeasureSection,
     PpoSection,
+    TrustSection,
 )
 from stages.training.loss.spec import RoleLoss
 from workflows.loading import load_workflow, workflow_takes
@@ -83,6 +84,7 @@ class ModelPlan:
     roles: tuple[RolePlan, ...]  # that speak with it
     ppo: PpoSection  # with the model's own keys, and those of its role if it has a single one
     critic: CriticSection | None  # with the model's own keys; None: there is none
+    trust: TrustSection  # with the model's own keys
     role_losses: Mapping[str, RoleLoss]  # what roles that share the model have of their own in its loss
 
     @property
@@ -120,6 +122,11 @@ class Resolved:
     def trained(self) -> list[ModelPlan]:
         """The models that are trained, in the order of the settings."""
         return [self.model_plans[model.model_id] for model in self.models.trainable]
+
+    @property
+    def within_trust(self) -> frozenset[str]:
+        """The models that have a trust region."""
+        return frozenset(plan.model_id for plan in self.trained if plan.trust.radius is not None)
 
     @property
     def format_weights(self) -> dict[str, float]:
@@ -181,7 +188,9 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     roles = {name: _role(name, settings, workflow) for name in settings.roles}
     plans = {model.model_id: _model(model, settings, roles) for model in models.models.values()}
     learners = [_learner(plan) for plan in plans.values() if plan.model.trainable]
-    check_effects(settings.ppo, settings.critic, settings.advantage, settings.measure, learners)
+    check_effects(
+        settings.ppo, settings.critic, settings.advantage, settings.measure, settings.trust_region, learners
+    )
     check_evaluation_effects(settings.evaluate)
     if settings.advantage.use == "gae":
         check_heads(learners)
@@ -280,6 +289,7 @@ def _model(model: Model, settings: Settings, every_role: Mapping[str, RolePlan])
         roles=roles,
         ppo=_ppo(settings.ppo, section, f"{where}.ppo", of_role, role_where),
         critic=_critic(settings.critic, section, f"{where}.critic"),
+        trust=_trust(settings.trust_region, section, f"{where}.trust_region"),
         role_losses=_role_losses(roles),
     )
 
@@ -288,6 +298,7 @@ def _learner(plan: ModelPlan) -> Learner:
     overrides: dict[str, Mapping[str, Any]] = {
         f"models.{plan.model_id}.ppo": plan.section.ppo,
         f"models.{plan.model_id}.critic": plan.section.critic,
+        f"models.{plan.model_id}.trust_region": plan.section.trust_region,
     }
     for role in plan.roles:
         overrides[f"roles.{role.name}.ppo"] = role.section.ppo
@@ -295,6 +306,7 @@ def _learner(plan: ModelPlan) -> Learner:
         model_id=plan.model_id,
         ppo=plan.ppo,
         critic=plan.critic,
+        trust=plan.trust,
         reference=plan.section.reference,
         overrides=overrides,
         num_roles=len(plan.roles),
@@ -318,6 +330,12 @@ def _critic(shared: CriticSection | None, model: ModelSection, where: str) -> Cr
     values = {**(shared.model_dump() if shared else {}), **model.critic}
     critic: CriticSection = validate(CriticSection, values, where)
     return critic
+
+
+def _trust(shared: TrustSection, model: ModelSection, where: str) -> TrustSection:
+    """[trust_region] with a model's own keys on top."""
+    trust: TrustSection = validate(TrustSection, {**shared.model_dump(), **model.trust_region}, where)
+    return trust
 
 
 def _role_losses(roles: Sequence[RolePlan]) -> dict[str, RoleLoss]:

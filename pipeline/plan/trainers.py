@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.plan.algorithm import Algorithm, algorithms
 from pipeline.plan.resolve import ModelPlan, Resolved
-from pipeline.settings.training import OPTIMIZER_KEYS, PpoSection, TrainerSection
+from pipeline.settings.training import OPTIMIZER_KEYS, PpoSection, TrainerSection, TrustSection
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
 from stages.base import Stage
@@ -19,6 +19,7 @@ from stages.score import ScoreStage
 from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.training.spec import TrainerSpec
+from stages.training.trust.spec import TrustSpec
 from stages.update import UpdateStage
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
@@ -86,6 +87,7 @@ def trainer_spec(
         seed=resolved.run.seed,
         measure=MeasureSpec(**resolved.measure.model_dump()),
         shaping=shaping_of(plan.ppo),
+        trust=trust_of(plan.trust),
         init_timeout_seconds=resolved.cluster.trainer_start_seconds,
         update_timeout_seconds=resolved.cluster.update_seconds,
     )
@@ -96,6 +98,11 @@ def shaping_of(ppo: PpoSection) -> ShapingSpec:
     return ShapingSpec(**ppo.model_dump(include={field.name for field in fields(ShapingSpec)}))
 
 
+def trust_of(section: TrustSection) -> TrustSpec | None:
+    """The trust region that [trust_region] says; None without a radius."""
+    return None if section.radius is None else TrustSpec(**section.model_dump())
+
+
 def adapter_of(model: Model, folder: str) -> AdapterSpec:
     """How a model's adapter is made, checked against its base."""
     adapter = AdapterSpec(**(model.adapter or {}))
@@ -104,7 +111,12 @@ def adapter_of(model: Model, folder: str) -> AdapterSpec:
 
 
 def update_stages(
-    models: ModelMap, by_model: Mapping[str, Algorithm], *, off_policy: bool = False, by_role: bool = False
+    models: ModelMap,
+    by_model: Mapping[str, Algorithm],
+    *,
+    off_policy: bool = False,
+    by_role: bool = False,
+    within: Collection[str] = (),
 ) -> list[Stage]:
     """Scores where they are needed, token advantages where they differ from the turns', and the updates.
 
@@ -113,6 +125,7 @@ def update_stages(
         by_model: the algorithms of the models that are trained, by id.
         off_policy: other weights than the trainers' sampled the rows.
         by_role: the updates measure gradients by role.
+        within: ids of the models that have a trust region.
     """
     trained = [m.model_id for m in models.trainable]
     scores = [ScoreStage(m, by_model[m].needs, off_policy) for m in trained if by_model[m].needs]
@@ -126,6 +139,7 @@ def update_stages(
             off_policy=off_policy,
             kl_scale=by_model[m.model_id].scales_loss,
             by_role=by_role,
+            trust=m.model_id in within,
         )
         for m in models.trainable
     ]
@@ -152,6 +166,7 @@ def spec_of(fingerprint: Mapping[str, Any], today: TrainerSpec) -> TrainerSpec:
         ppo = PpoSection.model_validate(fingerprint["ppo"])
         kinds = {"loss": LossSpec, "critic": CriticSpec | None, "reference": ReferenceSpec | None}
         parts = {name: _adapter(kind).validate_python(fingerprint[name]) for name, kind in kinds.items()}
+        parts["trust"] = trust_of(TrustSection.model_validate(fingerprint.get("trust_region", {})))
         parts["measure"] = _adapter(MeasureSpec).validate_python(fingerprint.get("measure", {}))
     except (KeyError, ValidationError) as error:
         wrong = (

@@ -44,7 +44,11 @@ class Training:
         """The stages of iteration `index` that come after its partition."""
         learn, measure = self.trainers.algorithms, self.trainers.resolved.measure
         return update_stages(
-            self.trainers.models, learn, off_policy=index != self.first, by_role=measure.gradients != "off"
+            self.trainers.models,
+            learn,
+            off_policy=index != self.first,
+            by_role=measure.gradients != "off",
+            within=self.trainers.resolved.within_trust,
         )
 
     def fingerprints(self, index: int, begins: Mapping[str, int]) -> dict[str, dict[str, Any]]:

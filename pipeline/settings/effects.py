@@ -63,6 +63,14 @@ _VOTED: Final = Under("evaluate.vote", (None,), but=True)
 _EXACT: Final = Under("measure.gradients", ("exact",))
 _MEASURED: Final = Under("measure.gradients", ("estimate", "exact"))
 
+_TRUST_KEYS: Final = ("measure", "estimator", "direction", "quantile", "share", "backtrack", "reject")
+_AMONG_STEPS: Final = ("penalty", "stop_at", "mask_above")  # at the first step nothing has moved yet
+_OF_CERTIFICATE: Final = ("z", "tolerance", "return_range")
+_WITHIN: Final = (Under("trust_region.radius", (None,), but=True),)
+_SOME_STEPS: Final = (Under("optimizer steps of an update", (1,), but=True),)
+_TAKES_BACK: Final = (Under("trust_region.backtrack", (0,), but=True), Under("trust_region.reject", (True,)))
+_CERTIFIES: Final = (Under("trust_region.certificate", (True,)),)
+
 ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.total_updates": ((_FALLS,),),
     "ppo.final_share": ((_FALLS,),),
@@ -87,6 +95,11 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.damp_copies": ((_EXACT,),),
     "measure.window": ((_MEASURED,),),
     "measure.drift": ((_MEASURED,), (Under("ppo.kl_coefficient", (0,)), Under("ppo.kl_in", ("reward",)))),
+    **dict.fromkeys((f"trust_region.{key}" for key in _TRUST_KEYS), (_WITHIN,)),
+    "trust_region.top_k": (_WITHIN, (Under("trust_region.estimator", ("exact",)),)),
+    **dict.fromkeys((f"trust_region.{key}" for key in _AMONG_STEPS), (_WITHIN, _SOME_STEPS)),
+    "trust_region.certificate": (_WITHIN, _TAKES_BACK),
+    **dict.fromkeys((f"trust_region.{key}" for key in _OF_CERTIFICATE), (_WITHIN, _TAKES_BACK, _CERTIFIES)),
     "advantage.gamma": ((_GAE, Under("ppo.kl_in", ("reward",))),),
     "advantage.lam": ((_GAE,),),
     "advantage.turn_gamma": ((_GAE,),),

@@ -20,6 +20,7 @@ from pipeline.settings.training import (
     MeasureSection,
     PpoSection,
     TrainerSection,
+    TrustSection,
 )
 from stages.waiting import Limits
 from stages.weights.distance import TOLERANCE
@@ -135,6 +136,8 @@ class AdapterSection(Section):
 
 
 class ModelSection(Section):
+    later = frozenset({"trust_region"})
+
     base: ModelId | None = None
     """The [models.<id>] whose weights, engine and trainer an adapter shares."""
     adapter: AdapterSection | None = None
@@ -169,6 +172,8 @@ class ModelSection(Section):
     """Keys of [ppo] that differ for this model."""
     critic: Annotated[dict[str, Any], KeysOf(CriticSection)] = {}
     """Keys of [critic] that differ for this model."""
+    trust_region: Annotated[dict[str, Any], KeysOf(TrustSection)] = {}
+    """Keys of [trust_region] that differ for this model."""
     reference: str = "initial"
     """Reference policy of the KL terms: initial (the first weights) or a checkpoint."""
 
@@ -285,6 +290,8 @@ class ClusterSection(Section):
 
 
 class Settings(Section):
+    later = frozenset({"trust_region"})
+
     run: RunSection = RunSection()
     """The run."""
     data: DataSection = DataSection()
@@ -305,6 +312,8 @@ class Settings(Section):
     """Returns and advantages of rewards."""
     ppo: PpoSection = PpoSection()
     """The update."""
+    trust_region: TrustSection = TrustSection()
+    """How far one update may go."""
     schedule: ScheduleSection = ScheduleSection()
     """The order of updates within an iteration."""
     advantage: AdvantageSection = AdvantageSection()

@@ -160,6 +160,49 @@ class MeasureSection(Section):
     has no KL term that measures it anyway."""
 
 
+class TrustSection(Section):
+    """How far one update may move a model from the policy that sampled its rows, and what is done about it;
+    [models.<id>.trust_region] overrides single keys."""
+
+    radius: Annotated[float, Field(gt=0)] | None = None
+    """Nats that an update may go, in the measure below, watched and logged where nothing else is set; without
+    it there is no trust region."""
+    measure: Literal["token", "message", "episode"] = "message"
+    """What the divergence is of: a token, a message (sum of its tokens) or an episode (sum of the messages of
+    the model in it); radii of different measures are different numbers."""
+    estimator: Literal["k1", "k3", "exact"] = "k3"
+    """k1 and k3 look at sampled tokens; exact at the likeliest top_k and the rest together."""
+    top_k: Positive = 64
+    """Tokens that exact looks at one by one; with as many as the vocabulary has, it is exact."""
+    direction: Literal["start_to_new", "new_to_start"] = "start_to_new"
+    """start_to_new is KL(start ‖ new), new_to_start is KL(new ‖ start); start is the policy that sampled."""
+    quantile: Share = 0.0
+    """The quantile over tokens, messages or episodes that must be within the radius; 0 is their mean."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the forward passes whose rows are measured."""
+    penalty: Amount = 0.0
+    """First coefficient of the divergence in the loss; it doubles above 1.5 times the radius and halves below
+    a 1.5th of it, from update to update; 0 is off."""
+    stop_at: Amount = 0.0
+    """End the steps of an update whose divergence is above this times the radius; 0 is off."""
+    mask_above: Amount = 0.0
+    """Take messages out of the loss that alone are further than this, in nats; 0 is off."""
+    backtrack: Annotated[int, Field(ge=0, le=20)] = 0
+    """How often the step is halved, from the whole of it, until it is good enough; 0 is off."""
+    reject: bool = False
+    """Put back weights, optimizer and critic where no part of the step is good enough, and halve the radius
+    of the next update."""
+    certificate: bool = False
+    """Good enough means also that a lower bound on the gain is above minus tolerance."""
+    z: Amount = 1.64
+    """Standard errors that the certificate subtracts."""
+    tolerance: Amount = 0.0
+    """How far below 0 the certificate may be."""
+    return_range: Annotated[float, Field(gt=0)] = 1.0
+    """Difference of the highest and the lowest return, for the certificate of a model that speaks more than
+    once."""
+
+
 class AdvantageSection(Section):
     later = frozenset({"bootstrap_cut"})
 

@@ -10,7 +10,8 @@ from pipeline.store.manifest import Manifest
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run
 from stages.tables.parquet import TableRef
-from stages.update import UPDATE_ARGUMENTS
+from stages.training.trust.spec import state_recorded
+from stages.update import TRUST_BEFORE, UPDATE_ARGUMENTS
 
 
 def newest_version(newest_first: Iterable[IterationStore], model_id: str) -> int | None:
@@ -40,9 +41,21 @@ def updates_since(
             break  # versions only grow
         if moved(manifest):
             tables = tables_of(place)
-            arguments = {UPDATE_ARGUMENTS[t.partition("/")[0]]: tables[t] for t in manifest.inputs}
+            arguments = _arguments(manifest, model_id, tables)
             updates.append({**arguments, "version": before, "at": (place.index, place.block)})
     return updates[::-1]
+
+
+def _arguments(manifest: Manifest, model_id: str, tables: Mapping[str, TableRef]) -> dict[str, Any]:
+    """What an update was made from; of a trust region, what was decided then."""
+    arguments: dict[str, Any] = {}
+    for name in manifest.inputs:
+        kind = name.partition("/")[0]
+        if kind == TRUST_BEFORE:
+            arguments["trust"] = state_recorded(tables[f"trust/{model_id}"].read().to_pylist())
+        else:
+            arguments[UPDATE_ARGUMENTS[kind]] = tables[name]
+    return arguments
 
 
 def update_of(place: IterationStore, model_id: str) -> Manifest | None:
@@ -60,13 +73,13 @@ def made_with(place: IterationStore, model_id: str) -> tuple[Mapping[str, Any], 
 
 
 def moved(manifest: Manifest) -> bool:
-    """Whether an update made a new version: one without signal does not."""
+    """Whether an update made a new version: one without signal does not, nor does a rejected one."""
     return manifest.metrics["version_after"] > manifest.metrics["version_before"]
 
 
 def are_silent(newest_first: Iterable[IterationStore], models: Collection[str], count: int) -> bool:
-    """Whether the newest `count` iterations, if there are so many, moved no weights of any of the models in
-    any of their blocks.
+    """Whether the newest `count` iterations, if there are so many, had nothing to move weights of any of the
+    models by, in any of their blocks. A rejected update had something.
 
     Args:
         newest_first: the first block of each iteration.
@@ -74,7 +87,9 @@ def are_silent(newest_first: Iterable[IterationStore], models: Collection[str], 
     newest = list(islice(newest_first, count))
     places = (place for iteration in newest for place in iteration.blocks())
     manifests = (update_of(place, model_id) for place in places for model_id in models)
-    return len(newest) == count and not any(manifest and moved(manifest) for manifest in manifests)
+    return len(newest) == count and not any(
+        manifest and (moved(manifest) or manifest.metrics.get("rejected")) for manifest in manifests
+    )
 
 
 def prune_checkpoints(run: Run, model_id: str, keep: int, also: Collection[int | None]) -> None:

@@ -104,13 +104,16 @@ class MlflowTracker:
 
         Metrics that are not finite are counted and left out, and names that MLflow would refuse are changed,
         so that they cost no others. Alarms are tags of the run: `alarms` names them, `alarm/<name>` says
-        what each is, and the tag of one that is over goes.
+        what each is, and the tag of one that is over goes. `trust/<unit>` says what was decided of a unit's
+        newest update.
         """
 
         def log() -> None:
             self._log_numbers(record, MARK)
             if record.alarms is not None:
                 self._record.replace_tags("alarm/", alarm_tags(record.alarms))
+                if decided := trust_tags(record.metrics):
+                    self._record.replace_tags("trust/", decided)
             self._log_contents(record.contents(), f"iterations/{record.index:05d}")
 
         return self._done(log)
@@ -231,6 +234,18 @@ def alarm_tags(alarms: Sequence[Alarm]) -> dict[str, str]:
         f"alarm/{alarm.key}": f"since iteration {alarm.since}: {alarm.what}; {alarm.look}" for alarm in alarms
     }
     return {"alarms": ", ".join(alarm.key for alarm in alarms) or "none", **texts}
+
+
+def trust_tags(metrics: Mapping[str, float]) -> dict[str, str]:
+    """By unit, what its trust region decided of its newest update: `accepted`, `partly 0.25`, `rejected`."""
+    tags: dict[str, str] = {}
+    for name, value in metrics.items():
+        prefix, _, rest = name.partition("/")
+        unit, _, word = rest.rpartition("/")
+        if prefix == "shift" and value == 1 and word in ("accepted", "partly", "rejected"):
+            share = f" {metrics[f'shift/{unit}/kept_share']:g}" if word == "partly" else ""
+            tags[f"trust/{unit}"] = word + share
+    return tags
 
 
 def run_link(uri: str, experiment_id: str | None, run_id: str | None) -> str | None:

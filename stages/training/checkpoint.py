@@ -84,7 +84,7 @@ def commit(uri: str, spec: TrainerSpec, receipts: Sequence[dict[str, Any]]) -> W
         "model_id": spec.model_id,
         "base_id": spec.base_id,
         "version": first["version"],
-        "parent_version": first["version"] - 1 if first["version"] else None,
+        "parent_version": _parent(first["version"], first["last_report"]),
         "hash": first["hash"],
         "ranks": spec.ranks,
         "zero_stage": spec.zero_stage,
@@ -179,6 +179,14 @@ def foreign(manifest: dict[str, Any], spec: TrainerSpec, version: int) -> str | 
                 "use the settings that it was saved with, or start a new run"
             )
     return None
+
+
+def _parent(version: int, report: dict[str, Any] | None) -> int | None:
+    """The version that these weights were made from: the one before, but for rejected candidates' numbers."""
+    if not version:
+        return None
+    is_its_own = report is not None and report["version_after"] == version > report["version_before"]
+    return report["version_before"] if report is not None and is_its_own else version - 1
 
 
 def _plain(adapter: AdapterSpec | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from stages.engines.base import Weights
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
 from stages.training.spec import TrainerSpec, UpdateReport
+from stages.training.trust.spec import TrustState
 from stages.waiting import Overdue, answers
 from workflows.errors import CadreError, RunFailed
 
@@ -103,6 +104,7 @@ class TrainerGroup:
         off_policy: bool = False,
         at: tuple[int, int] = (0, 0),
         kl_scale: TableRef | None = None,
+        trust: TrustState | None = None,
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
@@ -122,13 +124,14 @@ class TrainerGroup:
                 carry the loss from their sampler to the trainer's weights as they are.
             at: the iteration and the block that the update is of.
             kl_scale: `kl_scale/<model>`, whose scale multiplies the KL coefficients of the loss.
+            trust: what the trust region begins with, and what was decided of an update that is made again.
 
         Raises:
             RunFailed: another version than the trainer's, or rows of another one, a partition made for
                 more ranks, tables whose rows do not belong together or that lack what the loss needs, a
                 loss or gradient that is not finite, or a rank that died or fell silent.
         """
-        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale)
+        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust)
         reports = self._call("update", "update", *arguments, watch=on_progress)
         self._version = reports[0].version_after
         return reports[0]

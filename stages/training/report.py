@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from stages.training.plan import NO_ROWS, NO_SIGNAL, MiniBatch
 from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport
 from stages.training.totals import Totals
+from stages.training.trust.spec import REJECTED
 from stages.training.unit import Unit
+
+JUDGED: Final = ("radius", "divergence", "decision", "kept_share", "candidate_version")
+"""Columns of an update's summary that its trust region fills."""
 
 
 def report_of(
@@ -22,15 +26,18 @@ def report_of(
     total: Totals,
     seconds: float,
     roles: RoleMeasures,
+    trust: dict[str, Any] | None = None,
 ) -> UpdateReport:
     """The report of an update that made `steps`; the unit is still at the version from before it.
 
-    `at` is the iteration and the block.
+    `at` is the iteration and the block, `trust` what its trust region decided, as a row.
     """
     made = [m for m in plan if m.skipped is None]
     skipped = None if made else next((m.skipped for m in plan if m.skipped == NO_SIGNAL), NO_ROWS)
     before = unit.version
     after = before + bool(made)
+    if made and trust is not None:
+        after = before if trust["decision"] == REJECTED else trust["candidate_version"]
     iteration, block = at
     shared = {
         "iteration": iteration,
@@ -57,6 +64,7 @@ def report_of(
         "skipped": skipped,
         **counts,
         **total.measured(),
+        **({name: trust.get(name) for name in JUDGED} if trust is not None else {}),
     }
     role_rows, pair_rows = roles.tables(shared)
     return UpdateReport(
@@ -75,4 +83,9 @@ def report_of(
         measures=total.further(),
         roles=role_rows,
         pairs=pair_rows,
+        trust=None if trust is None else {**_of_update(shared), **trust},
     )
+
+
+def _of_update(shared: dict[str, Any]) -> dict[str, Any]:
+    return {name: shared[name] for name in ("iteration", "block", "model_id", "update_id", "version_before")}

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from stages.tables.parquet import TableRef
 from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
+from stages.training.trust.spec import TrustSpec, TrustState
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from workflows.errors import UsageError
 
@@ -47,6 +48,7 @@ class TrainerSpec:
     seed: int = 0
     measure: MeasureSpec = field(default_factory=MeasureSpec)  # of gradients by role
     shaping: ShapingSpec = field(default_factory=ShapingSpec)  # of the gradient, before it is clipped
+    trust: TrustSpec | None = None  # how far one update may go; None sets no bound
     init_timeout_seconds: float = 300.0
     update_timeout_seconds: float = 3600.0  # of one update or save; a rank that hangs longer ends the run
 
@@ -86,7 +88,7 @@ class UpdateReport:
     model_id: str
     iteration: int
     version_before: int
-    version_after: int  # equal to `version_before` where the update was skipped
+    version_after: int  # equal to `version_before` where the update was skipped or rejected
     num_rows: int
     num_tokens: int  # response tokens in the loss, over all ranks
     num_forward_tokens: int  # prompt and response tokens, a shared prompt counted for every row
@@ -100,17 +102,20 @@ class UpdateReport:
     measures: dict[str, float] = field(default_factory=dict)  # what has no column: MEASURES of stages.update
     roles: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_UPDATES`, where measured
     pairs: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_PAIRS`
+    trust: dict[str, Any] | None = None  # the row of `TRUST`, where the model has a trust region
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""
         return [*self.steps, self.summary]
 
 
-def update_id_of(model_id: str, version: int, tables: Iterable[TableRef | None]) -> str:
-    """What makes an update the one that it is: the model, the version that it starts from, and the content
-    of the tables that it reads."""
+def update_id_of(
+    model_id: str, version: int, tables: Iterable[TableRef | None], trust: TrustState | None = None
+) -> str:
+    """What makes an update the one that it is: the model, the version that it starts from, the content of the
+    tables that it reads, and what its trust region begins with."""
     hashes = ["-" if table is None else table.hash for table in tables]
-    text = "\0".join([model_id, str(version), *hashes])
+    text = "\0".join([model_id, str(version), *hashes, *([] if trust is None else [trust.identity])])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -144,6 +149,8 @@ def memory_estimate(spec: TrainerSpec, parameters: int, roles: int = 1) -> float
             frozen = 0  # the base without the adapter
     kept = 2 * roles * (spec.measure.gradients == "exact") + 2 * bool(spec.shaping.coherence_damping)
     measured = trained * _FP32_GRADIENT_BYTES * kept * spec.ranks
+    if spec.trust is not None and spec.trust.judges:  # weights and moments of before, and the candidate
+        measured += trained * (_STATE_BYTES + 4) * copies
     if spec.critic is not None and spec.critic.kind == "model":
         trained += parameters
     return (trained * each + frozen + measured) / 2**30 + process

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,10 +24,12 @@ from stages.training.loss.kl import sampler_gap
 from stages.training.loss.loss import TokenSums, ValueSums, policy_loss, terms_of, token_weights, value_loss
 from stages.training.network.packing import MicroBatch
 from stages.training.plan import MiniBatch, plan_update
+from stages.training.region import TrustRegion, trust_region, without_judgement
 from stages.training.report import report_of
 from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport, update_id_of
 from stages.training.totals import Totals
+from stages.training.trust.spec import TrustState
 from stages.training.unit import Unit
 from workflows.errors import RunFailed
 
@@ -39,15 +43,17 @@ def run_update(
     off_policy: bool = False,
     at: tuple[int, int] = (0, 0),
     kl_scale: TableRef | None = None,
+    trust: TrustState | None = None,
 ) -> UpdateReport:
     """See `TrainerGroup.update`; every rank calls this and gets the same report.
 
     Args:
         at: iteration and block, for the report.
         kl_scale: what multiplies the KL coefficients of the loss; None leaves them as they are.
+        trust: what the trust region begins with; None is the beginning, or that there is none.
     """
     tables = (partition, advantages, scores, *([] if kl_scale is None else [kl_scale]))
-    update_id = update_id_of(unit.spec.model_id, version, tables)
+    update_id = update_id_of(unit.spec.model_id, version, tables, trust)
     last = unit.last_report
     if last is not None and last.update_id == update_id:
         return last
@@ -61,18 +67,37 @@ def run_update(
     unit.kl_scale = 1.0 if kl_scale is None else float(kl_scale.read(["scale"])["scale"][0].as_py())
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
     steps, total, roles = [], Totals(), RoleMeasures(unit)
+    judged: dict[str, Any] | None = None
     if any(m.skipped is None for m in plan):
-        if unit.spec.epochs * len(plan) > 1 or unit.spec.loss.chooses_tokens:
+        many = unit.spec.epochs * len(plan) > 1
+        if many or unit.spec.loss.chooses_tokens or unit.spec.trust is not None:
             _before_the_update(unit, plan)
         choose_tokens(unit, plan)
-        for epoch in range(unit.spec.epochs):
-            for mini_batch in plan:
-                number = epoch * len(plan) + mini_batch.index
-                row, step_total = _optimizer_step(unit, mini_batch, number, roles, first=epoch == 0)
+        with _within(unit, plan, trust) as region:
+            for number in range(unit.spec.epochs * len(plan)):
+                epoch, index = divmod(number, len(plan))
+                row, step_total = _optimizer_step(unit, plan[index], number, roles, first=epoch == 0)
                 row["step"] = number
                 steps.append(row)
                 total.merge(step_total)
-    return report_of(unit, update_id, at, plan, excluded, steps, total, time.perf_counter() - started, roles)
+                if region is not None and region.ends_after(len(steps)):
+                    break
+            if region is not None:
+                judged = region.judge(len(steps), unit.spec.epochs * len(plan))
+    elif unit.spec.trust is not None:
+        judged = without_judgement(unit.spec.trust, trust or TrustState(), version)
+    seconds = time.perf_counter() - started
+    return report_of(unit, update_id, at, plan, excluded, steps, total, seconds, roles, judged)
+
+
+@contextmanager
+def _within(unit: Unit, plan: list[MiniBatch], trust: TrustState | None) -> Iterator[TrustRegion | None]:
+    """The trust region of an update, which the losses of its steps see too."""
+    unit.trust = trust_region(unit, plan, trust)
+    try:
+        yield unit.trust
+    finally:
+        unit.trust = None
 
 
 def _before_the_update(unit: Unit, plan: list[MiniBatch]) -> None:
@@ -212,16 +237,18 @@ def _policy_sums(
     chosen: Tensor | None,
 ) -> TokenSums:
     loss, num_rows = unit.loss, len(batch.roles)
-    return policy_loss(
+    weights = token_weights(loss, batch.mask, batch.row, num_rows)
+    mask = batch.mask if unit.trust is None else unit.trust.kept(batch, new, old)
+    sums = policy_loss(
         loss,
         TokenBatch(
             new_logprobs=new,
             old_logprobs=old,
             advantages=batch.advantages,
-            mask=batch.mask,
+            mask=mask,
             row=batch.row,
             num_rows=num_rows,
-            weights=token_weights(loss, batch.mask, batch.row, num_rows),
+            weights=weights,
             terms=terms_of(loss, batch.roles, batch.row),
             importance_weights=batch.importance_weights,
             reference_logprobs=batch.reference_logprobs,
@@ -229,6 +256,8 @@ def _policy_sums(
             chosen=chosen,
         ),
     )
+    penalty = None if unit.trust is None else unit.trust.penalty(new, old, mask, weights)
+    return sums if penalty is None else replace(sums, loss=sums.loss + penalty)
 
 
 def _value_sums(unit: Unit, mini_batch: MiniBatch, index: int, hidden: Tensor) -> ValueSums:

@@ -36,6 +36,7 @@ class Unit:
         self.spec, self.rank, self.device, self.version = spec, rank, device, version
         self.last_report: UpdateReport | None = None
         self.kl_scale = 1.0  # of the update that is made now
+        self.trust: Any = None  # the `TrustRegion` of the update that is made now, where there is one
         self.trained = (0, 0)  # rows and tokens that went through since the start: for progress
         self.policy: Policy | AdaptedPolicy
         if spec.adapter is not None:

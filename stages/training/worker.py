@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stages.process.openmp import openmp_environment
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.spec import TrainerSpec, UpdateReport
+from stages.training.trust.spec import TrustState
 from workflows.trajectory import library_seed
 
 if TYPE_CHECKING:
@@ -96,13 +97,15 @@ class TrainWorker:
         off_policy: bool = False,
         at: tuple[int, int] = (0, 0),
         kl_scale: TableRef | None = None,
+        trust: TrustState | None = None,
     ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
 
         self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        report = run_update(self.unit, partition, version, advantages, scores, off_policy, at, kl_scale)
+        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust)
+        report = run_update(self.unit, *arguments)
         self._failed = False
         self.unit.version = report.version_after
         self.unit.last_report = report

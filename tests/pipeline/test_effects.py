@@ -20,6 +20,7 @@ from pipeline.settings.training import (
     CriticSection,
     MeasureSection,
     PpoSection,
+    TrustSection,
 )
 from tests.support.merging import merged
 from workflows.errors import UsageError
@@ -35,6 +36,7 @@ SECTIONS: dict[str, type] = {
     "evaluate": EvaluateSection,
     "rollout": RolloutSection,
     "measure": MeasureSection,
+    "trust_region": TrustSection,
 }
 # Keys that act whatever the others are. A new key goes here or into the table.
 ACTIVE: dict[str, set[str]] = {
@@ -57,7 +59,12 @@ ACTIVE: dict[str, set[str]] = {
         "max_failed_share",
     },
     "measure": {"gradients"},
+    "trust_region": {"radius"},
 }
+WITHIN = {"trust_region": {"radius": 0.01}}
+STEPS = {"trust_region": {"radius": 0.01}, "ppo": {"epochs": 2}}
+REJECTS = {"trust_region": {"radius": 0.01, "reject": True}}
+CERTIFIES = {"trust_region": {"radius": 0.01, "reject": True, "certificate": True}}
 EXACT = {"measure": {"gradients": "exact"}}
 GAE = {"advantage": {"use": "gae"}, "critic": {"kind": "head"}}
 MODEL = {"advantage": {"use": "gae"}, "critic": {"kind": "model"}}
@@ -94,6 +101,21 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "ppo.damp_copies": (True, {}, EXACT),
     "measure.window": (8, {}, EXACT),
     "measure.drift": (True, merged(EXACT, {"ppo": {"kl_coefficient": 0.1}}), EXACT),
+    "trust_region.measure": ("token", {}, WITHIN),
+    "trust_region.estimator": ("k1", {}, WITHIN),
+    "trust_region.top_k": (8, WITHIN, {"trust_region": {"radius": 0.01, "estimator": "exact"}}),
+    "trust_region.direction": ("new_to_start", {}, WITHIN),
+    "trust_region.quantile": (0.9, {}, WITHIN),
+    "trust_region.share": (0.5, {}, WITHIN),
+    "trust_region.backtrack": (3, {}, WITHIN),
+    "trust_region.reject": (True, {}, WITHIN),
+    "trust_region.penalty": (0.1, WITHIN, STEPS),
+    "trust_region.stop_at": (1.5, WITHIN, STEPS),
+    "trust_region.mask_above": (1.0, WITHIN, {**WITHIN, "ppo": {"mini_batches": 2}}),
+    "trust_region.certificate": (True, WITHIN, REJECTS),
+    "trust_region.z": (1.0, REJECTS, CERTIFIES),
+    "trust_region.tolerance": (0.1, REJECTS, CERTIFIES),
+    "trust_region.return_range": (2.0, REJECTS, CERTIFIES),
     "advantage.gamma": (0.9, {}, {"ppo": {"kl_in": "reward", "kl_coefficient": 0.1}}),
     "advantage.lam": (0.9, {}, GAE),
     "advantage.turn_gamma": (0.9, {}, GAE),
@@ -254,3 +276,17 @@ def test_a_word_of_another_key_is_refused_with_that_key(
 def test_what_decides_on_silent_groups_is_refused_where_they_are_kept() -> None:
     with pytest.raises(UsageError, match="no effect"):
         leave_out_silent(CreditSection(silent_by="token_f1"), ["token_f1"])
+
+
+def test_a_model_has_a_radius_of_its_own_and_others_have_none(scripted: Raw) -> None:
+    made = assemble(parse_settings(scripted(models={"team": {"trust_region": {"radius": 0.02}}})))
+    spec = made.trainer_specs["team"].trust
+    assert spec is not None
+    assert spec.radius == 0.02
+    assert assemble(parse_settings(scripted())).trainer_specs["team"].trust is None
+
+
+@pytest.mark.parametrize("of_episodes", [{"measure": "episode"}, {"certificate": True, "reject": True}])
+def test_a_share_of_the_rows_is_refused_where_episodes_are_added_up(scripted: Raw, of_episodes) -> None:
+    with pytest.raises(UsageError, match="needs all rows of an episode; use share = 1"):
+        plan(scripted, {"trust_region": {"radius": 0.01, "share": 0.5, **of_episodes}})

@@ -16,10 +16,11 @@ from pipeline.store.run import Run
 from pipeline.store.updates import are_silent, newest_version, prune_checkpoints, updates_since
 from pipeline.tracking.tracker import NoTracker
 from stages.base import Quiet
-from stages.tables.parquet import TableRef
+from stages.tables.parquet import TableRef, TableSink
+from stages.training.trust.spec import Recorded, TrustState
 from tests.conftest import SCRIPTED, merge
 from workflows.errors import RunFailed
-from workflows.trajectory import PARTITION, SCORES
+from workflows.trajectory import PARTITION, SCORES, TRUST, rows_to_table
 
 
 @pytest.fixture
@@ -138,3 +139,33 @@ def test_newest_whole_checkpoints_and_named_versions_are_kept(tmp_path: Path) ->
     assert run.checkpoint_folders("a") == [1, 9, 10, 11]
     prune_checkpoints(run, "a", 1, set())
     assert run.checkpoint_folders("a") == [10]
+
+
+def test_a_rejected_update_moves_nothing_is_not_silence_and_is_not_made_again(tmp_path: Path) -> None:
+    run = Run(str(tmp_path), "r")
+    update(run, 0, "a", 0, 1)
+    rejected = Manifest("update/a", 1, {}, {}, {}, {}, [], {}, [], 1.0)
+    rejected.metrics.update(version_before=1, version_after=1, rejected=1.0)
+    run.iteration(1).folder.write_text("updates/a/manifest.json", rejected.to_json())
+    assert newest_version(run.newest_first(), "a") == 1
+    assert not are_silent([run.iteration(1)], ["a"], 1)
+    update(run, 2, "a", 1, 3)  # the number 2 is spent
+    made = updates_since(run.newest_first(), "a", 0, tables_of)
+    assert [(each["version"], each["at"]) for each in made] == [(0, (0, 0)), (1, (2, 0))]
+    assert newest_version(run.newest_first(), "a") == 3
+
+
+def test_an_update_that_is_made_again_gets_what_was_decided_of_it(tmp_path: Path) -> None:
+    row = {"candidate_version": 3, "steps": 2, "kept_share": 0.25, "shrink": 0.5, "scale": 4.0}
+    row |= {"spent_before": 2, "model_id": "a", "next_shrink": 0.5, "next_scale": 8.0}
+    sink = TableSink("trust/a", str(tmp_path / "t"), TRUST)
+    decided = sink.ref([sink.write_part(0, rows_to_table([row], TRUST))])
+    run = Run(str(tmp_path), "r")
+    inputs = {"partition/a": "", "trust_before/a": ""}
+    moved = {"version_before": 1, "version_after": 3}
+    manifest = Manifest("update/a", 0, {}, inputs, {}, {}, [], moved, [], 1.0)
+    run.iteration(0).folder.write_text("updates/a/manifest.json", manifest.to_json())
+    (made,) = updates_since(run.newest_first(), "a", 0, lambda place: tables_of(place) | {"trust/a": decided})
+    assert made["trust"] == TrustState(0.5, 4.0, 2, Recorded(3, 2, 0.25))
+    assert made["trust"].candidate(1) == 3
+    assert set(made) == {"partition", "trust", "version", "at"}

@@ -29,6 +29,7 @@ from workflows.trajectory import (
     PARTITION,
     ROLE_PAIRS,
     ROLE_UPDATES,
+    TRUST,
     TURNS,
     UPDATES,
     rows_to_table,
@@ -89,6 +90,9 @@ def everything(folder: Path) -> dict[str, float]:
         "decision": "accepted",
     }
     tables["updates/plan"] = one_part(folder, "updates/plan", UPDATES, [update])
+    trust: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in TRUST if f.type != "string"}
+    trust |= {"model_id": "plan", "decision": "accepted"}
+    tables["trust/plan"] = one_part(folder, "trust/plan", TRUST, [trust])
     for name, schema in (("role_updates", ROLE_UPDATES), ("role_pairs", ROLE_PAIRS)):
         full = {f.name: 1 if "int" in str(f.type) else 1.0 for f in schema if f.type != "string"}
         of_role = full | {"kind": "summary", "role": "plan", "branch": None}

@@ -56,6 +56,11 @@ class AdaptedPolicy(nn.Module):
         outputs: Outputs = self.base.policy(batch, entropies)
         return outputs
 
+    def distributions(self, batch: MicroBatch) -> Tensor:
+        """As `Policy.distributions`, with the adapter in charge."""
+        self.base.adaptable.use(Share(self.adapter))
+        return self.base.policy.distributions(batch)
+
 
 def adapted_policy(spec: TrainerSpec, device: torch.device, bases: dict[str, Base]) -> AdaptedPolicy:
     """The policy of an adapter at version 0, on the base that `bases` has or gets."""

@@ -51,6 +51,15 @@ class Policy(nn.Module):
         logprobs, entropy = token_logprobs(logits, batch.targets, batch.temperatures, entropies)
         return logprobs, entropy, hidden
 
+    def distributions(self, batch: MicroBatch) -> Tensor:
+        """Log probabilities (N, vocabulary) of all tokens at the sampler's temperatures, float32."""
+        self._positions = batch.positions
+        try:
+            logits = run(self.model, batch).logits[0]
+        finally:
+            self._positions = self._hidden = None
+        return (logits.float() / batch.temperatures[:, None]).log_softmax(-1)
+
     def _gather(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (hidden,) = inputs  # (B, L, width)
         assert self._positions is not None, "the head runs inside forward() only"

@@ -1,0 +1,133 @@
+"""How far each unit has moved its teammates' contexts: metrics `shift/<unit>/…`, from logged columns. Pure.
+
+A unit is a model that is trained. Divergences of updates are in the tables `trust/<model>`, which models
+with a trust region have; without one only what needs no divergence is there. What would need further plays,
+such as the gap to fresh ones, is absent.
+
+Bounds hold for teams in which one speaks at a time. Parallel branches and joins are outside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from pipeline.settings.names import slug
+from stages.tables.parquet import TableRef
+
+# Columns of `trust/<model>`, and what they are called.
+_TRUST: Final = {
+    "radius": "radius",
+    "divergence": "divergence",
+    "whole_divergence": "whole_divergence",
+    "per_episode": "kl_seq",
+    "surrogate": "surrogate",
+    "certificate": "certificate_lcb",
+    "coefficient": "penalty",
+    "masked_share": "masked_share",
+    "kept_share": "kept_share",
+}
+_DECISIONS: Final = ("accepted", "partly", "rejected")
+
+
+def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
+    """Of each unit's newest update in an iteration.
+
+    Args:
+        tables: `turns`, `updates/<model>` and `trust/<model>` of an iteration, as far as there are any.
+    """
+    updates = dict(_rows(tables, "updates", "kind", "summary"))
+    decided = {model: rows[-1] for model, rows in _rows(tables, "trust") if rows[-1]["decision"]}
+    metrics: dict[str, float] = {}
+    spoken = _spoken(tables["turns"]) if updates and "turns" in tables else None
+    for model, rows in updates.items():
+        named = f"shift/{slug(model)}"
+        if rows[-1]["sampler_kl"] is not None:
+            metrics[f"{named}/rollout_train_mismatch"] = rows[-1]["sampler_kl"]
+        if spoken is not None and rows[-1]["skipped"] is None:
+            metrics |= _of_teammates(named, model, updates, decided, spoken)
+    for model, row in decided.items():
+        metrics |= _of_trust(f"shift/{slug(model)}", row)
+    if total := math.fsum(row["per_episode"] or 0.0 for row in decided.values()):
+        for model, row in decided.items():
+            metrics[f"shift/{slug(model)}/kl_share"] = (row["per_episode"] or 0.0) / total
+    return metrics
+
+
+def _of_trust(named: str, row: Mapping[str, Any]) -> dict[str, float]:
+    metrics = {f"{named}/{name}": row[column] for column, name in _TRUST.items() if row[column] is not None}
+    metrics |= {f"{named}/{word}": float(row["decision"] == word) for word in _DECISIONS}
+    if row["divergence"] is not None:  # of an update that was made again nothing is measured
+        metrics[f"{named}/outside"] = float(row["divergence"] > row["radius"])
+    if row["per_episode"]:
+        metrics[f"{named}/gain_per_kl"] = row["surrogate"] / row["per_episode"]
+    return metrics
+
+
+def _of_teammates(
+    named: str,
+    model: str,
+    updates: Mapping[str, list[dict[str, Any]]],
+    decided: Mapping[str, Mapping[str, Any]],
+    spoken: Spoken,
+) -> dict[str, float]:
+    """What teammates' updates on the plays of this unit's newest one did to its contexts."""
+    block = updates[model][-1]["block"] or 0
+    plays = spoken.plays(block)
+    teammates = [
+        other
+        for other, rows in updates.items()
+        if other != model
+        and any(
+            row["version_after"] > row["version_before"]
+            and spoken.plays(row["block"] or 0) == plays
+            and (row["block"] or 0) <= block
+            for row in rows
+        )
+    ]
+    metrics = {f"{named}/lag_updates": float(len(teammates))}
+    above = [other for other in teammates if (other, model) in spoken.before]
+    if all(other in decided and decided[other]["per_episode"] is not None for other in above):
+        far = [max(decided[other]["per_episode"], 0.0) for other in above]
+        metrics[f"{named}/shift_budget"] = math.sqrt(math.fsum(far) / 2)
+        metrics[f"{named}/shift_budget_triangle"] = math.fsum(math.sqrt(each / 2) for each in far)
+    return metrics
+
+
+class Spoken:
+    """Who spoke before whom, and in which blocks the team played."""
+
+    def __init__(self, blocks: Iterable[int], before: set[tuple[str, str]]) -> None:
+        self.blocks, self.before = sorted(blocks), before
+
+    def plays(self, block: int) -> int:
+        """The block whose plays an update in `block` was made on: the newest that has any."""
+        return max((played for played in self.blocks if played <= block), default=block)
+
+
+def _spoken(turns: TableRef) -> Spoken:
+    columns = ["episode_id", "turn_index", "model_id", "block"]
+    frame = pl.DataFrame(turns.read(columns)).drop_nulls("model_id")
+    spans = frame.group_by("episode_id", "model_id").agg(
+        first=pl.col("turn_index").min(), last=pl.col("turn_index").max()
+    )
+    pairs = spans.join(spans, on="episode_id", suffix="_later").filter(
+        (pl.col("model_id") != pl.col("model_id_later")) & (pl.col("first") < pl.col("last_later"))
+    )
+    before = set(pairs.select("model_id", "model_id_later").unique().iter_rows())
+    return Spoken(frame["block"].fill_null(0).unique().to_list(), before)
+
+
+def _rows(
+    tables: Mapping[str, TableRef], kind: str, column: str | None = None, value: str | None = None
+) -> Iterable[tuple[str, list[dict[str, Any]]]]:
+    """By model, the rows of its table of a kind that have this value, where there are any."""
+    for name, table in tables.items():
+        of_kind, _, model = name.partition("/")
+        if of_kind == kind and model:
+            rows = [row for row in table.read().to_pylist() if column is None or row[column] == value]
+            if rows:
+                yield model, rows
