@@ -29,7 +29,8 @@ Redo = Annotated[
     typer.Option(
         "--redo",
         help="Make a stage of the unfinished iteration again, and those after it, with the settings and "
-        "sources of now: sample, rollout, reward, credit, partition, score, advantage or update.",
+        "sources of now: sample, rollout, reward, credit, partition, score, advantage, update, or another of "
+        "those that `check` lists.",
     ),
 ]
 Iterations = Annotated[
