@@ -56,17 +56,14 @@ items = [WeightedReward(name, 1.0, load_reward(name, {})) for name in ("token_f1
 rewards = score_turns(tasks, turns, episodes, WeightedRewards(tuple(items)))  # [T]
 
 # credit: return minus the mean return of the same role in all plays of the task
-credit = credit_turns(
-    turns, episodes, rewards, load_credit("group_relative", {"by": "task_role"})
-).table  # [T]
+method = load_credit("group_relative", {"by": "task_role"})
+credit = credit_turns(turns, episodes, rewards, method).table  # [T]
 
 # partition: the R of the T turns to train on, in forward passes of at most 8,192 tokens
 trained = pl.DataFrame(credit).filter(pl.col("excluded").is_null()).select(TURN_KEYS)
 sizes = pl.DataFrame(turns.select([*TURN_KEYS, "num_prompt_tokens", "num_response_tokens", "context_hash"]))
-names = prefix_names(row["prompt_token_ids"] or () for row in turns.to_pylist())
-rows = (
-    sizes.rename({"context_hash": "prompt"}).with_columns(prefix=pl.Series(names)).join(trained, on=TURN_KEYS)
-)
+names = pl.Series("prefix", prefix_names(ids or () for ids in turns["prompt_token_ids"].to_pylist()))
+rows = sizes.rename({"context_hash": "prompt"}).with_columns(names).join(trained, on=TURN_KEYS)  # [R]
 limits = {"ranks": 1, "mini_batches": 1, "micro_batch_tokens": 8192, "seed": SEED, "shared_prefix": True}
 (batches,) = split(gather(turns, rewards, credit, plan_batches(rows, **limits)), packed=True).values()
 
