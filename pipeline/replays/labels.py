@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.replays.settings import Change
-from pipeline.store.differences import plain
+from pipeline.store.differences import differences, plain
 from pipeline.store.folder import Folder
 from workflows.errors import UsageError
 
@@ -28,6 +28,23 @@ def checked_label(label: str) -> str:
             f"--label {label!r}: use up to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
         )
     return label
+
+
+def check_held(held: str | None, identity: Any, how: str, folder: Folder) -> None:
+    """Refuse a label whose folder holds plays or a replay of another identity.
+
+    Args:
+        held: the text of the file that says what the folder holds; None where it holds nothing.
+        how: what it was made with, as the beginning of the message.
+
+    Raises:
+        UsageError: with what is different.
+    """
+    if held is None:
+        return
+    before, now = json.loads(held)["identity"], plain(identity)
+    if before != now:
+        raise UsageError(f"{how}: {differences(before, now)}; use another --label, or remove {folder.url}")
 
 
 def words_of(changes: Iterable[Change]) -> list[str]:

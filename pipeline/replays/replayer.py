@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.replays.chain import training_on
+from pipeline.replays.labels import check_held
 from pipeline.replays.movement import Movement, movement_of
 from pipeline.replays.plan import ReplayPlan, due_stages
 from pipeline.replays.source import check_tables, where_from
 from pipeline.replays.verify import unequal_tables
 from pipeline.run.execution import run_stages
 from pipeline.settings.program import hint
-from pipeline.store.differences import differences, dump, plain
+from pipeline.store.differences import dump, plain
 from pipeline.store.evaluated import score_values
 from pipeline.store.finished import RESULT, Finished, joined, united
 from pipeline.store.manifest import package_versions
@@ -329,15 +330,8 @@ def check_label(plan: ReplayPlan) -> None:
     Raises:
         UsageError: with what is different.
     """
-    held = plan.folder.read_text("replay.json")
-    if held is None:
-        return
-    before, now = json.loads(held)["identity"], plain(plan.identity)
-    if before != now:
-        raise UsageError(
-            f"replay {plan.label!r} of run {plan.source.run.name!r} was made with other settings: "
-            f"{differences(before, now)}; use another --label, or remove {plan.folder.url}"
-        )
+    how = f"replay {plan.label!r} of run {plan.source.run.name!r} was made with other settings"
+    check_held(plan.folder.read_text("replay.json"), plan.identity, how, plan.folder)
 
 
 def begin(plan: ReplayPlan) -> None:

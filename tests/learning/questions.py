@@ -13,24 +13,20 @@ bfloat16, twice that on others. With `--keep`, a second call goes on where the f
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.plan.assemble import Plan, assemble, assemble_evaluation
-from pipeline.run.session import session
+from pipeline.plan.assemble import Plan, assemble
 from pipeline.settings.reading import load_settings
 from pipeline.settings.schema import Settings
-from pipeline.store.export import export_model
 from pipeline.store.finished import Finished
-from pipeline.store.runs import find_run
-from stages.base import Quiet
 from stages.evaluate import Estimate, estimate_mean
 from tests.learning.teacher import write_demonstrations
-from tests.learning.train import EXAMPLES, played_before
+from tests.learning.train import EXAMPLES, evaluated, exported, scores_of
+from tests.learning.train import learn as learn_on
 
 METRIC: Final = "token_f1"
 F1_OF_PLAYS: Final = f"reward/{METRIC}/mean"
@@ -126,11 +122,11 @@ def prove(
     )
     speak = ['models.team.engine="demonstrations"', f'models.team.engine_options={{file="{shown}"}}']
     warm = assemble(load_settings(example, [*WARM, *own, *speak, "run.name=warm"]))
-    _train(warm, phases["warm"])
-    start = _exported(warm, f"{folder}/start")
+    learn_on(warm, phases["warm"], F1_OF_PLAYS, _line)
+    start = exported(warm, f"{folder}/start")
     learn = assemble(_from(load_settings(example, [*own, "run.name=learn"]), start))
     warmed = _evaluated(learn)
-    curve = _train(learn, phases["learn"])
+    curve = learn_on(learn, phases["learn"], F1_OF_PLAYS, _line)
     after = _evaluated(learn)
     return Gain(
         regime,
@@ -169,21 +165,6 @@ def _demonstrated(settings: Settings, path: str, iterations: int) -> str:
     return path
 
 
-def _train(plan: Plan, iterations: int) -> list[float]:
-    """Train until the run has so many iterations; the F1 of the plays of each."""
-    curve: list[float] = []
-
-    def on_done(finished: Finished) -> bool:
-        curve.append(finished.metrics[F1_OF_PLAYS])
-        print(f"    {_line(finished)}", flush=True)
-        return False
-
-    with session(plan, Quiet(), signals=False) as runner:
-        curve += played_before(runner, F1_OF_PLAYS, iterations)
-        runner.train(iterations, on_done=on_done)
-    return curve
-
-
 def _line(finished: Finished) -> str:
     parts = {name: m.seconds for name, m in finished.manifests.items() if m.seconds >= 1}
     times = ", ".join(f"{name} {seconds:.0f}" for name, seconds in parts.items())
@@ -193,33 +174,14 @@ def _line(finished: Finished) -> str:
 
 def _evaluated(plan: Plan) -> Scores:
     """Each dev task's F1 as the team stands; what an earlier call found is loaded."""
-    evaluation = assemble_evaluation(plan)
-    with session(plan, Quiet(), signals=False) as runner:
-        done = runner.evaluate(evaluation).done
-        print(
-            f"    {plan.settings.run.name}: dev F1 after {done.index} iterations "
-            f"{mean(_scores(done)).mean:.3f}, {done.seconds:.0f} s",
-            flush=True,
-        )
-    return _scores(done)
-
-
-def _scores(done: Finished) -> Scores:
-    rows = done.tables["evaluation"].read().to_pylist()
-    return {r["task_id"]: {v["name"]: v["value"] for v in r["values"]}.get(METRIC) or 0.0 for r in rows}
-
-
-def _exported(plan: Plan, folder: str) -> dict[str, str]:
-    """By model: its newest weights as a checkpoint of their own."""
-    run = find_run(plan.settings.run.root, plan.settings.run.name)
-    out = {}
-    for model in plan.models.trainable:
-        target = Path(folder) / model.model_id
-        out[model.model_id] = str(target)
-        if not (target / "cadre.json").exists():  # written last
-            shutil.rmtree(target, ignore_errors=True)
-            export_model(run, str(target), model_id=model.model_id, version="latest")
-    return out
+    done = evaluated(plan)
+    scores = scores_of(done, METRIC)
+    print(
+        f"    {plan.settings.run.name}: dev F1 after {done.index} iterations "
+        f"{mean(scores).mean:.3f}, {done.seconds:.0f} s",
+        flush=True,
+    )
+    return scores
 
 
 def _from(settings: Settings, start: Mapping[str, str]) -> Settings:

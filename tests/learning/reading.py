@@ -16,24 +16,18 @@ where the first was stopped; `--only reading/full` runs what has that in its nam
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from pipeline.plan.assemble import Plan, assemble, assemble_evaluation
-from pipeline.run.session import session
+from pipeline.plan.assemble import Plan, assemble
 from pipeline.settings.reading import load_settings, parse_settings, read_settings
-from pipeline.store.export import export_model
 from pipeline.store.finished import Finished
-from pipeline.store.runs import find_run
-from stages.base import Quiet
 from stages.evaluate import Estimate
 from tests.learning.questions import Scores, mean, paired, told
-from tests.learning.train import EXAMPLES, played_before
+from tests.learning.train import EXAMPLES, evaluated, exported, learn, scores_of
 from workflows.data.tasks import load_tasks
 
 METRIC: Final = "exact_match"
@@ -144,20 +138,20 @@ def prove(folder: str, family: Family, regime: str, seed: int, overrides: Sequen
     ]
     plan = assemble(load_settings(EXAMPLES / "reading.toml", [*common, *REGIMES[regime], "run.name=learn"]))
     before = _evaluated(plan)
-    curve = _train(plan, family.iterations)
+    curve = learn(plan, family.iterations, PLAYS, _told)
     after = _evaluated(plan)
-    trained = _exported(plan, f"{folder}/trained", merge=regime == "adapters")
+    trained = exported(plan, f"{folder}/trained", merge=regime == "adapters")
     model_of = {role: of.model_id for role, of in plan.resolved.role_plans.items()}
     resets = {
-        role: _scores(_evaluated(_with_reset(common, family, role, model_of, trained)))
+        role: scores_of(_evaluated(_with_reset(common, family, role, model_of, trained)), METRIC)
         for role in family.roles
     }
     return Read(
         family.name,
         regime,
         seed,
-        _scores(before),
-        _scores(after),
+        scores_of(before, METRIC),
+        scores_of(after, METRIC),
         _in_format(before),
         resets,
         blind_share(family.name),
@@ -187,58 +181,22 @@ def blind_share(data: str) -> float:
     return max(of_one, *at.values()) / len(tasks)
 
 
-def _train(plan: Plan, iterations: int) -> list[float]:
-    """Train until the run has so many iterations; the exact match of the plays of each."""
-    curve: list[float] = []
-
-    def on_done(finished: Finished) -> bool:
-        curve.append(finished.metrics[PLAYS])
-        print(
-            f"    iteration {finished.index}: plays {finished.metrics[PLAYS]:.3f}, {finished.seconds:.0f} s",
-            flush=True,
-        )
-        return False
-
-    with session(plan, Quiet(), signals=False) as runner:
-        curve += played_before(runner, PLAYS, iterations)
-        if len(curve) < iterations:
-            runner.train(iterations, on_done=on_done)
-    return curve
+def _told(finished: Finished) -> str:
+    return f"iteration {finished.index}: plays {finished.metrics[PLAYS]:.3f}, {finished.seconds:.0f} s"
 
 
 def _evaluated(plan: Plan) -> Finished:
-    """An evaluation of the team as it stands; what an earlier call made is loaded."""
-    evaluation = assemble_evaluation(plan)
-    with session(plan, Quiet(), signals=False) as runner:
-        done = runner.evaluate(evaluation).done
-    name = plan.settings.run.name
-    print(f"    {name}: {mean(_scores(done)).mean:.3f} after {done.index} iterations", flush=True)
+    done = evaluated(plan)
+    score = mean(scores_of(done, METRIC)).mean
+    print(f"    {plan.settings.run.name}: {score:.3f} after {done.index} iterations", flush=True)
     return done
-
-
-def _scores(done: Finished) -> Scores:
-    rows = done.tables["evaluation"].read().to_pylist()
-    return {r["task_id"]: {v["name"]: v["value"] for v in r["values"]}.get(METRIC) or 0.0 for r in rows}
 
 
 def _in_format(done: Finished) -> Scores:
     """The scores of the tasks all of whose replies kept their format."""
     turns = done.tables["turns"].read(["task_id", "format_valid"]).to_pylist()
     broken = {turn["task_id"] for turn in turns if turn["format_valid"] is False}
-    return {task: score for task, score in _scores(done).items() if task not in broken}
-
-
-def _exported(plan: Plan, folder: str, *, merge: bool) -> dict[str, str]:
-    """By model: its newest weights as a folder of their own, adapters merged into their base."""
-    run = find_run(plan.settings.run.root, plan.settings.run.name)
-    out = {}
-    for model in plan.models.trainable:
-        target = Path(folder) / model.model_id
-        out[model.model_id] = str(target)
-        if not (target / "cadre.json").exists():  # written last
-            shutil.rmtree(target, ignore_errors=True)
-            export_model(run, str(target), model_id=model.model_id, version="latest", merge=merge)
-    return out
+    return {task: score for task, score in scores_of(done, METRIC).items() if task not in broken}
 
 
 def _with_reset(

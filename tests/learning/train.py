@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pipeline.plan.assemble import assemble
+from pipeline.plan.assemble import Plan, assemble, assemble_evaluation
 from pipeline.run.runner import Runner
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
+from pipeline.store.export import export_model
 from pipeline.store.finished import Finished
+from pipeline.store.runs import find_run
 from stages.base import Quiet
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -94,6 +97,47 @@ def train(
         time.monotonic() - started,
         plan.settings.model_dump(mode="json"),
     )
+
+
+def learn(plan: Plan, iterations: int, metric: str, told: Callable[[Finished], str]) -> list[float]:
+    """Train until the run has so many iterations, with a printed line of each; `metric` of all of them."""
+    curve: list[float] = []
+
+    def on_done(finished: Finished) -> bool:
+        curve.append(finished.metrics[metric])
+        print(f"    {told(finished)}", flush=True)
+        return False
+
+    with session(plan, Quiet(), signals=False) as runner:
+        curve += played_before(runner, metric, iterations)
+        runner.train(iterations, on_done=on_done)
+    return curve
+
+
+def evaluated(plan: Plan) -> Finished:
+    """An evaluation of the team as it stands; what an earlier call made is loaded."""
+    evaluation = assemble_evaluation(plan)
+    with session(plan, Quiet(), signals=False) as runner:
+        return runner.evaluate(evaluation).done
+
+
+def scores_of(done: Finished, metric: str) -> dict[str, float]:
+    """A metric of an evaluation by task, failures as 0."""
+    rows = done.tables["evaluation"].read().to_pylist()
+    return {r["task_id"]: {v["name"]: v["value"] for v in r["values"]}.get(metric) or 0.0 for r in rows}
+
+
+def exported(plan: Plan, folder: str, *, merge: bool = False) -> dict[str, str]:
+    """By model: its newest weights as a folder of their own; `merge` writes adapters into their base."""
+    run = find_run(plan.settings.run.root, plan.settings.run.name)
+    out = {}
+    for model in plan.models.trainable:
+        target = Path(folder) / model.model_id
+        out[model.model_id] = str(target)
+        if not (target / "cadre.json").exists():  # written last
+            shutil.rmtree(target, ignore_errors=True)
+            export_model(run, str(target), model_id=model.model_id, version="latest", merge=merge)
+    return out
 
 
 def played_before(runner: Runner, metric: str, iterations: int) -> list[float]:

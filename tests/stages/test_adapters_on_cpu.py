@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed: its adapters are not 
 RANK, INPUTS, SLICES = 4, 12, (6, 4, 4)
 
 
-def wrapper(indices: list[int], widest: int):
+def wrapper(indices: list[int]):
     from stages.engines.vllm import adapters
 
     made = adapters.TogetherOnCpu(64, 64, "cpu")
@@ -45,7 +45,7 @@ def test_each_token_gets_what_its_own_adapter_adds(widest, indices, scale) -> No
 
     before, adapters.WIDEST = adapters.WIDEST, widest
     try:
-        made, (down, up) = wrapper(indices, widest), stacks(1)
+        made, (down, up) = wrapper(indices), stacks(1)
         x, y = torch.randn(len(indices), INPUTS), torch.randn(len(indices), sum(SLICES))
         wanted = expected(y, x, down, up, indices, scale)
         made.add_lora_linear(y, x, down, up, scale, SLICES)
@@ -56,7 +56,7 @@ def test_each_token_gets_what_its_own_adapter_adds(widest, indices, scale) -> No
 
 def test_a_new_adapter_in_an_old_slot_is_used_at_once() -> None:
     indices = [0, 1, 0]
-    made, (down, up) = wrapper(indices, 512), stacks(1)
+    made, (down, up) = wrapper(indices), stacks(1)
     x = torch.randn(3, INPUTS)
     for seed in (1, 2):
         for old, new in zip((*down, *up), [t for part in stacks(seed) for t in part], strict=True):

@@ -71,6 +71,26 @@ def stop_before(runner: Runner, stage: str, block: int) -> None:
     runner.plan = replace(runner.plan, schedule=HaltsIn(runner.plan.schedule, stage, block))
 
 
+def stopped_in_the_second(raw: dict[str, Any], halts: Sequence[tuple[str, int]]) -> Run:
+    """A run of two iterations that was stopped before each of these stages, by block, of the second."""
+    for stage, block in halts:
+        with session(assemble(parse_settings(raw)), signals=False) as runner:
+            if runner.run.iterations() in ([], [0]) and not runner.run.is_finished(0):
+                runner.run_iteration()
+            stop_before(runner, stage, block)
+            with pytest.raises(_Halt):
+                runner.run_iteration()
+    run, _ = play(raw)
+    return run
+
+
+def same_blocks(one: Run, other: Run, indices: Sequence[int]) -> None:
+    """All tables of these iterations are equal."""
+    for index in indices:
+        for block, of_other in zip(of_blocks(one, index), of_blocks(other, index), strict=True):
+            same(block, of_other)
+
+
 def of_blocks(run: Run, index: int = 0) -> list[dict[str, pl.DataFrame]]:
     return [frames_of(place.tables()[0]) for place in run.iteration(index).blocks()]
 

@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.plan.assemble import assemble
 from pipeline.replays.plan import replay_plan
 from pipeline.replays.replayer import replay
 from pipeline.replays.settings import overridden
 from pipeline.replays.source import Source
-from pipeline.run.session import session
-from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from stages.base import Quiet
-from tests.whole.test_blocks import in_turn, of_blocks
-from tests.whole.test_blocks import stop_before as stop_block_before
-from tests.whole.test_iteration import _Halt, play, same
+from tests.whole.test_blocks import in_turn, of_blocks, same_blocks, stopped_in_the_second
+from tests.whole.test_iteration import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -96,18 +92,7 @@ def test_resumed_and_replayed_it_is_as_if_nothing_had_been(
     if "answerer" in models:
         assert done[0].metrics["model/answerer/rows_bootstrapped"] > 0
 
-    raw = made(scripted, "broken")
-    for stage, block in halts:
-        with session(assemble(parse_settings(raw)), signals=False) as runner:
-            if runner.run.iterations() in ([], [0]) and not runner.run.is_finished(0):
-                runner.run_iteration()
-            stop_block_before(runner, stage, block)
-            with pytest.raises(_Halt):
-                runner.run_iteration()
-    broken, _ = play(raw)
-    for index in (0, 1):
-        for one, other in zip(of_blocks(broken, index), of_blocks(whole, index), strict=True):
-            same(one, other)
+    same_blocks(stopped_in_the_second(made(scripted, "broken"), halts), whole, [0, 1])
 
     whole.read_info()
     again = replay_plan(Source(whole), overridden(whole, []), label="again", again=True)

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.plan.assemble import assemble
-from pipeline.run.session import session
-from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
-from tests.whole.test_blocks import in_turn, of_blocks
-from tests.whole.test_blocks import stop_before as stop_block_before
-from tests.whole.test_iteration import _Halt, play, same
+from tests.whole.test_blocks import in_turn, of_blocks, same_blocks, stopped_in_the_second
+from tests.whole.test_iteration import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -57,15 +53,4 @@ def test_updates_that_are_taken_back_survive_kills_and_are_made_again_alike(scri
     assert done[1].metrics["shift/second/outside"] == 0
     assert any("candidate 2 of model 'first' is rejected" in note for note in done[1].notes)
 
-    raw = taken_back(scripted, "broken")
-    for stage, block in HALTS:
-        with session(assemble(parse_settings(raw)), signals=False) as runner:
-            if runner.run.iterations() in ([], [0]) and not runner.run.is_finished(0):
-                runner.run_iteration()
-            stop_block_before(runner, stage, block)
-            with pytest.raises(_Halt):
-                runner.run_iteration()
-    broken, _ = play(raw)
-    for index in (0, 1):
-        for one, other in zip(of_blocks(broken, index), of_blocks(whole, index), strict=True):
-            same(one, other)
+    same_blocks(stopped_in_the_second(taken_back(scripted, "broken"), HALTS), whole, [0, 1])

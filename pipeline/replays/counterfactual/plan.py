@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +15,10 @@ from typing import Any
 import polars as pl
 
 from pipeline.plan.assemble import Plan, assemble, credit_method, credited_stages
-from pipeline.replays.labels import checked_label
+from pipeline.replays.labels import check_held, checked_label
 from pipeline.replays.settings import overridden
 from pipeline.replays.source import Source
-from pipeline.store.differences import differences, dump, plain
+from pipeline.store.differences import dump
 from pipeline.store.finished import Finished
 from pipeline.store.folder import Folder
 from pipeline.store.initial_weights import folders_of, refuse_others
@@ -184,15 +183,8 @@ def begin(plan: CounterfactualPlan) -> None:
 
 
 def _check_label(plan: CounterfactualPlan) -> None:
-    held = plan.folder.read_text("counterfactual.json")
-    if held is None:
-        return
-    before, now = json.loads(held)["identity"], plain(plan.identity)
-    if before != now:
-        raise UsageError(
-            f"counterfactual plays {plan.label!r} of run {plan.source.run.name!r} were made otherwise: "
-            f"{differences(before, now)}; use another --label, or remove {plan.folder.url}"
-        )
+    how = f"counterfactual plays {plan.label!r} of run {plan.source.run.name!r} were made otherwise"
+    check_held(plan.folder.read_text("counterfactual.json"), plan.identity, how, plan.folder)
 
 
 def _paraphrase(path: str | None) -> Callable[[str], str] | None:

@@ -78,16 +78,16 @@ class TogetherOnCpu(PunicaWrapperCPU):
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         width = len(lora_a_stacked) * lora_a_stacked[0].shape[2]
         stacks = (lora_a_stacked, lora_b_stacked, output_slices)
-        if not self.rows:
-            first, second = self._side_by_side(self.slots, *stacks)
-            y.addmm_(x @ first, second, alpha=scale)
-        elif len(self.slots) * width <= WIDEST:
-            first, second = self._side_by_side(self.slots, *stacks)
-            y.addmm_((x @ first).mul_(self._mask(width, x.dtype)), second, alpha=scale)
-        else:
+        if self.rows and len(self.slots) * width > WIDEST:
             for slot, rows in self.rows.items():
                 first, second = self._side_by_side((slot,), *stacks)
                 y.index_add_(0, rows, (x.index_select(0, rows) @ first) @ second, alpha=scale)
+            return
+        first, second = self._side_by_side(self.slots, *stacks)
+        narrow = x @ first
+        if self.rows:
+            narrow.mul_(self._mask(width, x.dtype))
+        y.addmm_(narrow, second, alpha=scale)
 
     def _mask(self, width: int, dtype: torch.dtype) -> Tensor:
         """(n, s · width): 1 where a column belongs to the adapter of the token."""

