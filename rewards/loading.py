@@ -27,6 +27,12 @@ BUILTIN_REWARDS: Final = {
     "team_right": "rewards.team_answers:TeamRight",
     "right_by_role": "rewards.team_answers:RightByRole",
     "right_rubric": "rewards.team_answers:RightRubric",
+    "parallel_speedup": "rewards.orchestration:ParallelSpeedup",
+    "split_quality": "rewards.orchestration:SplitQuality",
+    "aggregation_quality": "rewards.orchestration:AggregationQuality",
+    "coordination_cost": "rewards.orchestration:CoordinationCost",
+    "spawn_bonus": "rewards.orchestration:SpawnBonus",
+    "team_measure": "rewards.orchestration:TeamMeasure",
 }
 BUILTIN_CREDIT: Final = {
     "group_relative": "rewards.credit.group_relative:GroupRelative",
