@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import polars as pl
 
 from rewards.part import PlayedPart
-from workflows.vocabulary import Event
+from workflows.vocabulary import Event, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,17 @@ class PlayedEpisode:
     addressed: frozenset[int] | None = None
 
     def trainable(self) -> list[int]:
-        """Positions in `turns` that get this reward: addressed llm turns of a model that is trained."""
+        """Positions in `turns` that get this reward: addressed llm turns of a model that is trained.
+
+        A turn that was called off has no reply, and so gets none.
+        """
         return [
             i
             for i, t in enumerate(self.turns)
-            if t["event"] == Event.LLM and t["trainable"] and (self.addressed is None or i in self.addressed)
+            if t["event"] == Event.LLM
+            and t["trainable"]
+            and t.get("status") != Status.CALLED_OFF
+            and (self.addressed is None or i in self.addressed)
         ]
 
 

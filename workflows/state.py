@@ -24,11 +24,14 @@ class Place:
     """Where a turn stands in its episode.
 
     `parents` are the turns whose output it reads, `after` further turns that were over before it was asked.
+    `instance` is the spawned play that it belongs to, `decided_by` the turn that decided the act that it is.
     """
 
     key: TurnKey
     parents: Collection[TurnKey] = ()
     after: Collection[TurnKey] = ()
+    instance: str | None = None
+    decided_by: TurnKey | None = None
 
     @classmethod
     def at(cls, step: str, round: int = 0, branch: str = "", *, parents: Collection[TurnKey] = ()) -> Place:

@@ -28,16 +28,21 @@ under way are finished and kept, and no other is begun. Any other exception ends
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from workflows.acts import instance_of
 from workflows.coroutines import awaited, stop
 from workflows.errors import TurnFailed, TurnLimit, WorkflowError, did_you_mean
 from workflows.roles import Role
 from workflows.state import Output, Place, TurnKey
 from workflows.steps import Tool
+from workflows.trajectory import to_json
+from workflows.vocabulary import Act
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,7 +58,7 @@ class Calls(Protocol):
 
     def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]: ...
 
-    def control(self, value: Any, place: Place) -> Output: ...
+    def control(self, value: Any, place: Place, columns: Mapping[str, Any] = ...) -> Output: ...
 
     def seed(self, *parts: object) -> int: ...
 
@@ -68,6 +73,7 @@ class Ledger:
     steps: Mapping[str, str | None]  # step → the role or tool that acts in it, None for a note
     grace_seconds: float
     rounds: dict[tuple[str, str], int] = field(default_factory=dict)  # calls so far, by step and branch
+    acts: Counter[TurnKey | None] = field(default_factory=Counter)  # so far, by the turn that decided them
     calls: set[asyncio.Task[Output]] = field(default_factory=set)  # under way
     owners: set[asyncio.Task[Any]] = field(default_factory=set)  # tasks that call a team
     teams: dict[str, Team] = field(default_factory=dict)  # by branch, the newest of each
@@ -90,8 +96,9 @@ class Ledger:
 class Team:
     """The roles and tools of one play, in one branch of it."""
 
-    def __init__(self, ledger: Ledger, branch: str, after: frozenset[TurnKey]):
+    def __init__(self, ledger: Ledger, branch: str, after: frozenset[TurnKey], role: str | None = None):
         self.path = branch  # "" for the trunk, "1" for a branch, "1.0" for a branch of that
+        self.role = role  # of the spawned play that this is; None where nobody spawned it
         self._ledger = ledger
         self._last = after  # the turns that the next one comes after
         self._owner: asyncio.Task[Any] | None = None
@@ -133,6 +140,41 @@ class Team:
         read = [*reads]
         value = _values(value, read, f"the value of step {step!r}")
         return self._turn(step, read, partial(self._ledger.episode.control, value))
+
+    def act(
+        self,
+        act: Act,
+        value: Any,
+        *,
+        by: Output | None = None,
+        reads: Iterable[Output] = (),
+        to: Iterable[str] = (),
+        options: Mapping[str, float] = MappingProxyType({}),
+        detail: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Output:
+        """Record what a decision led to, as a row of its own: see `workflows.acts`.
+
+        Args:
+            value: what was handed over (JSON); outputs in it become parents.
+            by: the reply that decided it; None where the workflow's code did.
+            to: the plays that it is for.
+            options: log-probability of each option of the choice, where it was measured.
+            detail: what `act_detail` says of it (JSON).
+        """
+        read = [*reads] if by is None else [by, *reads]
+        value = _values(value, read, f"what act {act} hands over")
+        decided_by = None if by is None else by.key
+        number = self._ledger.acts[decided_by]
+        self._ledger.acts[decided_by] += 1
+        columns = {
+            "act": act,
+            "role": self.role if by is None else self._ledger.steps.get(by.step),
+            "recipients": list(to) or None,
+            "act_detail": to_json({**detail, "number": number}),
+            "option_logprobs": [{"name": name, "value": chance} for name, chance in options.items()] or None,
+        }
+        control = self._ledger.episode.control
+        return self._turn(act.value, read, lambda place: control(value, place, columns), decided_by)
 
     def branch(self, name: str | int) -> Team:
         """A team for a coroutine that runs at the same time as others.
@@ -182,7 +224,18 @@ class Team:
         """A seed for chance of the function's own, for example `random.Random(team.seed("order"))`."""
         return self._ledger.episode.seed("script", self.path, *parts)
 
-    def _turn(self, step: str, read: Iterable[Output], begin: Callable[..., Result]) -> Result:
+    @property
+    def instance(self) -> str | None:
+        """The id of the spawned play that this is, None where nobody spawned it."""
+        return None if self.role is None else instance_of(self.role, self.path)
+
+    def _turn(
+        self,
+        step: str,
+        read: Iterable[Output],
+        begin: Callable[[Place], Result],
+        decided_by: TurnKey | None = None,
+    ) -> Result:
         """What `begin` gives for the place of the next turn: its name, parents and predecessors."""
         ledger = self._ledger
         self._check_caller(f"step {step!r}")
@@ -190,7 +243,8 @@ class Team:
             raise TurnFailed(f"step {step!r} is called after the workflow's function is over")
         ledger.full |= ledger.episode.full  # `begin` then raises TurnLimit
         key = TurnKey(step, ledger.rounds.get((step, self.path), 0), self.path)
-        begun = begin(Place(key, {output.key for output in read}, self._last))
+        parents = {output.key for output in read}
+        begun = begin(Place(key, parents, self._last, self.instance, decided_by))
         ledger.rounds[step, self.path] = key.round + 1
         self._last = frozenset({key})
         return begun

@@ -287,6 +287,7 @@ INFRA_ERROR: Final = Status.INFRA_ERROR
 TIMEOUT: Final = Status.TIMEOUT
 CANCELLED: Final = Status.CANCELLED
 NOT_DEMONSTRATED: Final = Status.NOT_DEMONSTRATED
+CALLED_OFF: Final = Status.CALLED_OFF
 STATUSES: Final = tuple(Status)
 
 

@@ -22,6 +22,18 @@ class Word(StrEnum):
         word.meaning = meaning
         return word
 
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The word of a column's text.
+
+        Raises:
+            ValueError: there is no such word.
+        """
+        for word in cls:
+            if word == text:
+                return word
+        raise ValueError(f"{text!r} is not one of {', '.join(cls)}")
+
 
 class Event(Word):
     """What kind of step a turn is a run of: column `event` of `turns`."""
@@ -40,6 +52,18 @@ class Act(Word):
     AGGREGATE = "aggregate", "made one result of several"
     RETURN = "return", "gave its result back to the role that delegated"
     STOP = "stop", "ended the episode or its branch"
+    CANCEL = "cancel", "ended another play before it was over"
+    COMPACT = "compact", "put a summary in the place of a conversation's history"
+
+
+class Ending(Word):
+    """How a spawned play ended: key `ending` of the `act_detail` of its return."""
+
+    DONE = "done", "it gave a result back"
+    MALFORMED = "malformed", "what it gave back can't be read"
+    BUDGET = "budget", "its budget was used up before it had a result"
+    FAILED = "failed", "a call or its code failed, which is not the policy's doing"
+    CANCELLED = "cancelled", "its team cancelled it"
 
 
 class Move(Word):
@@ -84,10 +108,18 @@ class Status(Word):
     TIMEOUT = "timeout", "a call or the episode ran out of time"
     CANCELLED = "cancelled", "a call was cancelled while it waited for its reply"
     NOT_DEMONSTRATED = "not_demonstrated", "the file of demonstrations has no answer to the prompt"
+    CALLED_OFF = "called_off", "its own team ended its play while it waited for the reply"
 
 
-POLICYS_DOING: Final = frozenset({Status.OK, Status.MALFORMED, Status.TOOL_ERROR, Status.TRUNCATED})
-"""Statuses that the policy itself brought about: rewards are computed, and the turn may be trained on."""
+POLICYS_DOING: Final = frozenset(
+    {Status.OK, Status.MALFORMED, Status.TOOL_ERROR, Status.TRUNCATED, Status.CALLED_OFF}
+)
+"""Statuses that the policy itself brought about: rewards are computed, and the episode may be trained on.
+
+A turn that was called off has no reply, and so nothing to train on; the other turns of its episode have."""
+
+WITH_A_REPLY: Final = POLICYS_DOING - {Status.CALLED_OFF}
+"""Statuses of a turn that has its model's reply or its tool's answer."""
 
 NOT_THE_POLICYS_DOING: Final = frozenset(
     {Status.INFRA_ERROR, Status.TIMEOUT, Status.CANCELLED, Status.NOT_DEMONSTRATED}

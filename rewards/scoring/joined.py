@@ -14,7 +14,7 @@ from rewards.part import Flags, PlayedPart, PlayedTasks, Rows
 from rewards.scoring.key_order import key_order
 from workflows.errors import SchemaError
 from workflows.trajectory import EPISODES, TASKS, TURN_KEYS, TURNS
-from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event
+from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event, Status
 
 _TASK_COLUMNS: Final = ("task_id", "inputs", "gold")
 _EPISODE_COLUMNS: Final = ("episode_id", "task_id", "status")
@@ -87,7 +87,11 @@ def join(tasks: pa.Table, turns: pa.Table, episodes: pa.Table) -> Joined:
         episode=pl.Series(np.repeat(np.arange(len(positions)), lengths[usable]), dtype=pl.UInt32),
         episode_status=pl.Series(np.repeat(np.array(statuses, object), lengths)[scored], dtype=pl.String),
         task=pl.Series(np.repeat(task_of[usable], lengths[usable]), dtype=pl.UInt32),
-        receives=((pl.col("event") == Event.LLM) & pl.col("trainable")).fill_null(False),
+        receives=(
+            (pl.col("event") == Event.LLM)
+            & pl.col("trainable")
+            & pl.col("status").ne_missing(Status.CALLED_OFF)
+        ).fill_null(False),
     )
     return Joined(frame, keys, episode, broken, PlayedPart(played, seen_tasks), scored, positions)
 

@@ -28,7 +28,7 @@ from workflows.vocabulary import Status
 
 Truncated = Literal["as_malformed", "exclude"]
 
-NO_FAILURES: Final = frozenset({NOT_AN_LLM_TURN, FROZEN, NO_VALUES, Status.TRUNCATED})
+NO_FAILURES: Final = frozenset({NOT_AN_LLM_TURN, FROZEN, NO_VALUES, Status.TRUNCATED, Status.CALLED_OFF})
 """Reasons why a turn has no reward although its episode was scored."""
 
 
@@ -49,7 +49,8 @@ def score_turns(
     - all turns of an episode on which a reward raised, or gave a number that is not finite or not one
       value per turn (`reasons.kind_of` takes the details off such a reason);
     - tool and control turns, and turns of models that are not trained;
-    - truncated turns, if `truncated` is "exclude". The rest of such an episode is scored.
+    - truncated turns, if `truncated` is "exclude", and turns that their own team called off. The rest of such
+      an episode is scored.
 
     `reward_parts` are before weights. Other columns than `TASKS_SEEN`, `TURNS_SEEN` and
     `EPISODES_SEEN` are not looked at.

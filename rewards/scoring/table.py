@@ -60,11 +60,13 @@ def reasons_of_turns(turns: pl.DataFrame, exclude_truncated: bool) -> Reasons:
     reasons = Reasons(np.full(turns.height, -1, np.int32))
     conditions = turns.select(
         cut=(pl.col("status").eq_missing(Status.TRUNCATED)) & exclude_truncated,
+        called_off=pl.col("status").eq_missing(Status.CALLED_OFF),
         frozen=~pl.col("trainable").fill_null(False),
         other=pl.col("event").ne_missing(Event.LLM),
     )
     for text, name in (
         (Status.TRUNCATED, "cut"),
+        (Status.CALLED_OFF, "called_off"),
         (FROZEN, "frozen"),
         (NOT_AN_LLM_TURN, "other"),
     ):  # the last counts

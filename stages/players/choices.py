@@ -16,7 +16,7 @@ from workflows.errors import UsageError, did_you_mean
 from workflows.playing.counterfactual import Counterfactual, Intervention
 from workflows.state import TurnKey
 from workflows.trajectory import seed_for
-from workflows.vocabulary import POLICYS_DOING, Event, Op
+from workflows.vocabulary import WITH_A_REPLY, Event, Op
 
 Row = Mapping[str, Any]
 PLACEHOLDER: Final = "(no message)"
@@ -203,7 +203,7 @@ def _sibling(turn: Row, episodes: Mapping[str, Sequence[Row]]) -> str | None:
 
 
 def _is_reply(row: Row) -> bool:
-    return row["event"] == Event.LLM and row["status"] in POLICYS_DOING
+    return row["event"] == Event.LLM and row["status"] in WITH_A_REPLY
 
 
 def _tokens(row: Row) -> int:

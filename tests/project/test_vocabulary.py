@@ -20,6 +20,7 @@ from workflows.vocabulary import (
     NOT_THE_POLICYS_DOING,
     POLICYS_DOING,
     Act,
+    Ending,
     Event,
     Status,
     StopReason,
@@ -27,7 +28,7 @@ from workflows.vocabulary import (
 )
 
 REPOSITORY = Path(__file__).parents[2]
-KINDS = (Event, Act, Status, StopReason)
+KINDS = (Event, Act, Ending, Status, StopReason)
 
 
 @pytest.mark.parametrize("kind", KINDS)

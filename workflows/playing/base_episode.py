@@ -30,7 +30,7 @@ from workflows.playing.record import EpisodeId, Played
 from workflows.playing.speaker import Speaker
 from workflows.roles import Role
 from workflows.state import Output, TurnKey
-from workflows.vocabulary import POLICYS_DOING, Event, Origin, Status
+from workflows.vocabulary import WITH_A_REPLY, Event, Origin, Status
 
 Row = Mapping[str, Any]
 
@@ -149,7 +149,7 @@ def _is_replys(row: Row, speaker: Speaker, context_hash: str, sampling: Sampling
     engine, model = speaker.engine, speaker.model
     now = (speaker.role.name, model.model_id, model.base_id, engine.policy_version, context_hash)
     then = tuple(row[c] for c in ("role", "model_id", "base_id", "policy_version", "context_hash"))
-    if row["event"] != Event.LLM or row["status"] not in POLICYS_DOING or now != then:
+    if row["event"] != Event.LLM or row["status"] not in WITH_A_REPLY or now != then:
         return False
     if isinstance(engine, ChatEngine) != (row["response_token_ids"] is None):
         return False

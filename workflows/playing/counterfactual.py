@@ -30,7 +30,7 @@ from workflows.playing.columns import parse_reply
 from workflows.playing.speaker import Speaker
 from workflows.roles import Role
 from workflows.state import Output, TurnKey
-from workflows.vocabulary import POLICYS_DOING, Event, Op, Status
+from workflows.vocabulary import WITH_A_REPLY, Event, Op, Status
 
 WORDED: Final = frozenset({Op.NULL, Op.SWAP, Op.PARAPHRASE})
 """What delivers other words: `Intervention.text`."""
@@ -187,4 +187,4 @@ def _to_all(op: Op) -> Op:
 
 
 def _has_reply(row: Row) -> bool:
-    return row["event"] == Event.LLM and row["status"] in POLICYS_DOING
+    return row["event"] == Event.LLM and row["status"] in WITH_A_REPLY

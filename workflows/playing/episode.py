@@ -18,6 +18,7 @@ import inspect
 import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from workflows import trajectory as t
@@ -110,10 +111,15 @@ class Episode:
         turn.row.update(tool=name, tool_request=text)
         return self._guarded(turn, lambda: self._tool(turn, function, request))
 
-    def control(self, value: Any, place: Place) -> Output:
-        """Record a value (JSON) that the workflow computed by itself."""
+    def control(self, value: Any, place: Place, columns: Mapping[str, Any] = MappingProxyType({})) -> Output:
+        """Record a value (JSON) that the workflow computed by itself.
+
+        Args:
+            columns: what an act's row says beside its value: see `workflows.acts`.
+        """
         text = self._json(value, "the computed value")
         turn = self.record.open(Event.CONTROL, place)
+        turn.row.update(columns)
         if self._base is not None and self._base.computed(turn.key, text):
             turn.row["origin"] = Origin.COPIED
         now = self.record.now()

@@ -63,6 +63,7 @@ class Turn:
     parents: frozenset[TurnKey]
     after: frozenset[TurnKey]
     row: dict[str, Any]
+    decided_by: TurnKey | None = None
 
 
 class Record:
@@ -104,8 +105,9 @@ class Record:
         row: dict[str, Any] = dict.fromkeys(t.TURNS.names)
         row.update(self.identity.columns())
         row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin=Origin.SAMPLED)
-        row.update(metrics=[], attempts=0, queued_at=self.now())
-        turn = Turn(key, frozenset(place.parents), frozenset(place.after) | frozenset(place.parents), row)
+        row.update(metrics=[], attempts=0, queued_at=self.now(), instance=place.instance)
+        before = frozenset(place.after) | frozenset(place.parents)
+        turn = Turn(key, frozenset(place.parents), before, row, place.decided_by)
         self._turns[key] = turn
         return turn
 
@@ -138,6 +140,7 @@ class Record:
         for key in ordered:
             turn = self._turns[key]
             turn.row.update(turn_index=index[key], parents=sorted(index[p] for p in turn.parents))
+            turn.row["decided_by"] = None if turn.decided_by is None else index[turn.decided_by]
             if turn.row["status"] is None:
                 turn.row.update(status=Status.TIMEOUT, status_detail="the episode's time was over")
             rows.append(_writable(turn.row))
