@@ -103,6 +103,7 @@ PLANTS: Final = (
             f'{{use="{HERE}:nothing", roles=["receiver"]}}]',
             APART,
             "ppo.entropy_coefficient=0.0",
+            *TWO_WORDS,
         ],
     ),
     Plant(
