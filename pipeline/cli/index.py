@@ -69,6 +69,7 @@ def index(
     from workflows.errors import UsageError
     from workflows.tools.index.build import build_index, passages_done
     from workflows.tools.index.folder import local_folder
+    from workflows.tools.index.graph import Reach
     from workflows.tools.index.survey import forecast, room_on_disk, survey
 
     raise_on_stop_signals()
@@ -93,12 +94,16 @@ def index(
         return
     manifest = build_index(corpus, folder, recipe, rows.passages, embedder, watch, threads)
     size = sum(manifest.files.values())
+    reach = Reach.read(folder)
     if as_json:
-        print_json(
-            {"index": str(folder), "identity": recipe.identity, "passages": rows.passages, "bytes": size}
-        )
+        about = {"index": str(folder), "identity": recipe.identity, "passages": rows.passages, "bytes": size}
+        print_json({**about, **({"recall": reach.recall} if reach.recall is not None else {})})
     else:
-        print_lines([f"{folder}: {rows.passages:,} passages, {_gib(size)}, identity {recipe.identity}"])
+        lines = [
+            f"{folder}: {rows.passages:,} passages, {_gib(size)}, identity {recipe.identity}",
+            reach.line(),
+        ]
+        print_lines([line for line in lines if line])
 
 
 def _recipe(
@@ -114,7 +119,7 @@ def _recipe(
     from workflows.tools.bm25 import Bm25Options
     from workflows.tools.index.embedders import load_embedder
     from workflows.tools.index.folder import CorpusFile, DenseOptions, Recipe
-    from workflows.tools.index.parts import new_graph
+    from workflows.tools.index.graph import new_graph
 
     given: dict[str, Any] = {
         name: v for name, v in zip(("k1", "b", "stemmer"), words, strict=True) if v is not None

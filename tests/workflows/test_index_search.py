@@ -21,6 +21,7 @@ from workflows.errors import ToolRefusal, UsageError, WorkflowError
 from workflows.tools.bm25 import Bm25Options
 from workflows.tools.index import parts
 from workflows.tools.index.folder import MANIFEST
+from workflows.tools.index.graph import GRAPH_FILE
 from workflows.tools.index.search import IndexRetriever, fused
 from workflows.tools.retriever import Bm25Retriever, make_retriever
 
@@ -217,7 +218,7 @@ def test_players_of_a_node_share_one_index(tmp_path):
         for player in players:
             player.communicate("\n", timeout=60)
     for each in sizes:
-        assert {parts.PASSAGES_FILE, parts.GRAPH_FILE, parts.VECTORS_FILE, parts.ORDER_FILE} <= each.keys()
+        assert {parts.PASSAGES_FILE, GRAPH_FILE, parts.VECTORS_FILE, parts.ORDER_FILE} <= each.keys()
         assert {"data.csc.index.npy", "indices.csc.index.npy"} <= each.keys()
         resident = sum(file["Rss:"] for file in each.values())
         assert resident > 200  # KiB: it searches in what it has mapped
@@ -280,7 +281,7 @@ def test_what_is_no_index_or_a_damaged_one_is_refused(small, tmp_path):
     refused(tmp_path / "empty", "has no manifest.json")
     with pytest.raises(UsageError, match="is a URL: copy the folder"):
         IndexRetriever("s3://bucket/index").check_ready()
-    for name in (parts.GRAPH_FILE, "bm25/data.csc.index.npy", parts.PASSAGES_FILE):
+    for name in (GRAPH_FILE, "bm25/data.csc.index.npy", parts.PASSAGES_FILE):
         copy = shutil.copytree(index, tmp_path / name.replace("/", "-"))
         (copy / name).write_bytes((index / name).read_bytes()[:-1])
         refused(copy, f"is damaged: {name} is .* bytes long, expected")

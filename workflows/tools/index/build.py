@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -27,11 +27,11 @@ from workflows.tools.corpus import PASSAGES, passages
 from workflows.tools.index import parts
 from workflows.tools.index.embedders import Vectors
 from workflows.tools.index.folder import MANIFEST, UNFINISHED, Manifest, Recipe, write_json
+from workflows.tools.index.graph import GRAPH_FILE, Watch, link_vectors
 
 SHARD: Final = 2_048
 """Passages of a shard: what a kill costs at most."""
 _BATCH: Final = 64  # passages that are embedded at a time, and steps of a progress bar
-_GRAPH_BATCH: Final = 5_000
 _ALIGN: Final = 64  # bytes; Arrow's batches are mapped where they lie
 _JOURNAL: Final = "journal.jsonl"
 _SCORED: Final = "scored"  # stands once the scores are whole
@@ -39,16 +39,6 @@ _WORDS_MET: Final = ("words.i32", "lengths.i32", "words.txt")
 _WORK_FILES: Final = (_SCORED, *_WORDS_MET)  # of an unfinished build only
 _LOCK: Final = ".lock"
 _NOT_PARTS: Final = (MANIFEST, UNFINISHED, _JOURNAL, _LOCK, *_WORK_FILES)
-
-
-class Watch(Protocol):
-    """What is told of progress; `stages.base.Progress` is one."""
-
-    def start(self, label: str, total: int | None, unit: str) -> None: ...
-
-    def advance(self, amount: int = 1) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 def build_index(
@@ -238,8 +228,8 @@ def _finish(folder: Path, recipe: Recipe, num_passages: int, watch: Watch, threa
     np.save(folder / parts.ORDER_FILE, order_of(parts.Passages.open(folder).ids()))
     if recipe.bm25 is not None and not (folder / _SCORED).exists():
         _score(folder, recipe, watch)
-    if recipe.dense is not None and not (folder / parts.GRAPH_FILE).exists():
-        _link(folder, num_passages, recipe.dense.dimension, watch, threads)
+    if recipe.dense is not None and not (folder / GRAPH_FILE).exists():
+        link_vectors(folder, parts.map_vectors(folder, num_passages, recipe.dense.dimension), watch, threads)
     ours = [path for path in folder.rglob("*") if path.is_file() and path.name not in _NOT_PARTS]
     files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(ours)}
     Manifest(recipe, num_passages, files).write(folder)
@@ -269,21 +259,4 @@ def _score(folder: Path, recipe: Recipe, watch: Watch) -> None:
     parts.save_scores(folder, scores)
     parts.write_words(folder, met)
     (folder / _SCORED).touch()
-    watch.finish()
-
-
-def _link(folder: Path, num_passages: int, dimension: int, watch: Watch, threads: int) -> None:
-    """The graph of neighbours, from the vectors of all passages."""
-    import numpy as np
-
-    vectors = parts.map_vectors(folder, num_passages, dimension)
-    graph = parts.new_graph(dimension)
-    watch.start("linking vectors", num_passages, "vector")
-    for start in range(0, num_passages, _GRAPH_BATCH):
-        batch = np.asarray(vectors[start : start + _GRAPH_BATCH])
-        graph.add(np.arange(start, start + len(batch)), batch, threads=threads)
-        watch.advance(len(batch))
-    half = folder / f"{parts.GRAPH_FILE}.tmp"
-    graph.save(str(half))
-    half.replace(folder / parts.GRAPH_FILE)
     watch.finish()

@@ -1,4 +1,4 @@
-"""The parts of an index on disk, and how they are mapped: passages, words and scores, vectors and graph.
+"""The parts of an index on disk, and how they are mapped: passages, words and scores, vectors.
 
 Everything is read through memory maps of whole files, so all processes of a node that search one index share
 one copy of it, in the page cache, and it need not fit into memory.
@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from workflows.tools.bm25 import Bm25Index, Bm25Options, stemmer_of
 from workflows.tools.corpus import PASSAGES
-from workflows.tools.index.embedders import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,11 +27,6 @@ ORDER_FILE: Final = "order.npy"
 WORDS_FILE: Final = "words.arrow"
 SCORES_FOLDER: Final = "bm25"
 VECTORS_FILE: Final = "vectors.f16"
-GRAPH_FILE: Final = "graph.usearch"
-
-# Of the graph (HNSW, arXiv:1603.09320): links of a vector, and how widely it looks for them.
-CONNECTIVITY: Final = 16
-EXPANSION: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +120,6 @@ def map_vectors(folder: Path, passages: int, dimension: int) -> np.ndarray[Any, 
     import numpy as np
 
     return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r", shape=(passages, dimension))
-
-
-def new_graph(dimension: int) -> Any:
-    """An empty graph of neighbours by inner product."""
-    require("usearch", "dense search")
-    from usearch.index import Index
-
-    return Index(ndim=dimension, metric="ip", dtype="f16", connectivity=CONNECTIVITY, expansion_add=EXPANSION)
-
-
-def open_graph(folder: Path, depth: int) -> Any:
-    """The mapped graph, which looks at `depth` neighbours and more."""
-    require("usearch", "dense search")
-    from usearch.index import Index
-
-    graph = Index.restore(str(folder / GRAPH_FILE), view=True)
-    graph.expansion_search = max(EXPANSION, 2 * depth)
-    return graph
 
 
 def read_lines(path: Path) -> list[Any]:

@@ -14,6 +14,7 @@ from workflows.hooks import ToolHooks
 from workflows.tools.index import parts
 from workflows.tools.index.embedders import Precision, Vectors, load_embedder
 from workflows.tools.index.folder import KINDS, Kind, Manifest, local_folder
+from workflows.tools.index.graph import open_graph
 from workflows.tools.retriever_protocol import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, checked_top_k, query_of
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class _Opened:
         self._bm25 = parts.open_bm25(folder, recipe.bm25) if kind != "dense" and recipe.bm25 else None
         self._embedder: Vectors | None = None
         if kind != "bm25" and recipe.dense is not None:
-            self._graph = parts.open_graph(folder, depth)
+            self._graph = open_graph(folder, depth)
             self._vectors = parts.map_vectors(folder, manifest.passages, recipe.dense.dimension)
 
     @classmethod

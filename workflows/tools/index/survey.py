@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workflows.tools.bm25 import Bm25Options, field_of, stemmer_of, words_of
 from workflows.tools.corpus import checked_rows, empty
-from workflows.tools.index import parts
-from workflows.tools.index.build import Watch
+from workflows.tools.index.graph import CONNECTIVITY, Watch, new_graph
 
 if TYPE_CHECKING:
     from workflows.tools.index.embedders import Vectors
@@ -29,7 +28,7 @@ _POSTING: Final = 8
 _POSTING_WHILE_BUILT: Final = 28
 _LIST: Final = 250
 # of a vector in the graph: its own numbers, links of 4 bytes (twice as many at the ground), levels and key
-_LINKS: Final = 4 * 2 * parts.CONNECTIVITY + 24
+_LINKS: Final = 4 * 2 * CONNECTIVITY + 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def _linking(passages: int, dimension: int, threads: int) -> float:
 
     size = min(_PROBE_VECTORS, passages)
     vectors = np.random.default_rng(0).standard_normal((size, dimension)).astype(np.float16)
-    graph = parts.new_graph(dimension)
+    graph = new_graph(dimension)
     began = time.process_time()
     graph.add(np.arange(size), vectors, threads=threads)
     each = (time.process_time() - began) / size / threads
