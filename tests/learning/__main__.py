@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping", "falls", "questions", "reading", "study", "cliff")
+PROOFS = ("signal", "grouping", "falls", "questions", "reading", "study", "cliff", "orchestration")
 SHORT = ("signal", "grouping")
 
 

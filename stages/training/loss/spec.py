@@ -16,6 +16,7 @@ Normalisation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Schedule = Literal["constant", "linear", "cosine"]
 LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
+STOP_LOSSES: Final = ("hazard", "all_action")
 CHOOSE_TOKENS: Final = ("clip_cov", "kl_cov")  # losses that hold back the tokens of high covariance
 
 
@@ -63,8 +64,12 @@ class LossSpec:
     cov_low: float = 1.0  # of clip_cov: covariances between these are held back
     cov_high: float = 5.0
     cov_kl_coefficient: float = 1.0  # of kl_cov: price of the KL to the old policy of these tokens
+    stop_loss: str = ""  # of stop decisions (`losses.stopping`); empty: they have none of their own
+    stop_coefficient: float = 1.0  # of that loss, a mean over traces, beside the loss of tokens
 
-    later: ClassVar[frozenset[str]] = frozenset({"cov_share", "cov_low", "cov_high", "cov_kl_coefficient"})
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"cov_share", "cov_low", "cov_high", "cov_kl_coefficient", "stop_loss", "stop_coefficient"}
+    )
     """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
@@ -85,8 +90,11 @@ class LossSpec:
             raise UsageError(
                 f"cov_low is {self.cov_low} and cov_high {self.cov_high}; use cov_low < cov_high"
             )
-        if not (self.cov_kl_coefficient >= 0 and math.isfinite(self.cov_kl_coefficient)):
-            raise UsageError(f"cov_kl_coefficient is {self.cov_kl_coefficient}; use 0 or more")
+        for name in ("cov_kl_coefficient", "stop_coefficient"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise UsageError(f"{name} is {getattr(self, name)}; use 0 or more")
+        if self.stop_loss:
+            _one_of("stop_loss", self.stop_loss, STOP_LOSSES)
         for role in (None, *self.roles):
             terms = self.of(role)
             where = f"role {role!r}: " if role is not None else ""
