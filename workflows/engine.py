@@ -7,6 +7,7 @@ imports a tokenizer, vLLM or torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
@@ -61,8 +62,34 @@ class Completion:
     first_token_after: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """How likely a model finds each of several given continuations of one prompt.
+
+    `logprobs` has a list for each continuation, a number for each of its tokens: of the model's whole
+    distribution at the temperature that was asked for, over all tokens and not over the options alone.
+    """
+
+    logprobs: list[list[float]]
+    policy_version: int
+    logprobs_mode: str
+    num_cached_tokens: int | None = None
+    started_after: float | None = None
+
+    @property
+    def renormalised(self) -> list[float]:
+        """The log-probability of each option as a whole, given that it is one of them: they sum to 1."""
+        sums = [math.fsum(tokens) for tokens in self.logprobs]
+        highest = max(sums)
+        total = highest + math.log(math.fsum(math.exp(one - highest) for one in sums))
+        return [one - total for one in sums]
+
+
 class Engine(Protocol):
-    """One model as the player sees it."""
+    """One model as the player sees it.
+
+    Roles that choose among options (`workflows.roles.Role.options`) need `weigh` and `encode`, no others.
+    """
 
     model_id: str
     base_id: str
@@ -99,6 +126,23 @@ class Engine(Protocol):
 
         Raises:
             InfraError: the engine failed; worth a retry.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text as the beginning of a reply; special tokens that it spells are text."""
+        ...
+
+    async def weigh(
+        self, prompt_token_ids: Sequence[int], options: Sequence[Sequence[int]], temperature: float
+    ) -> Weighed:
+        """How likely each of two or more continuations is. Nothing is sampled.
+
+        At temperature 0 the numbers are those of temperature 1.
+
+        Raises:
+            InfraError: the engine failed; worth a retry.
+            UsageError: the request can't be served, and could not be later.
         """
         ...
 

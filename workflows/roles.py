@@ -14,6 +14,7 @@ from workflows.engine import Message
 from workflows.errors import UsageError, WorkflowError, did_you_mean
 from workflows.parsers import Parser, Raw, read_reply
 from workflows.prompts import Template, Trim, parse_template
+from workflows.vocabulary import Act
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Role:
         when_full: what happens when a conversation has no room for another turn. "refuse": the turn is not
             sent, and the episode ends with prompt_too_long. "drop_oldest": the oldest replies go, each with
             the message that followed it; the first message stays.
+        options: the replies that the role chooses from, two or more; empty: it says what it likes. Nothing is
+            sampled token by token: the engine says how likely each option is, and one is drawn of them alone.
+        decides: the act that the first of its two options does and the second leaves: `Act.STOP` ends what
+            the workflow goes on with otherwise. Turns of the role have the act in their rows.
 
     Raises:
         WorkflowError: a bad template, a demonstration that lacks a variable or that the role's own
@@ -57,6 +62,8 @@ class Role:
     conversation: bool = False
     follow_up: str | None = None
     when_full: Literal["refuse", "drop_oldest"] = "refuse"
+    options: tuple[str, ...] = ()
+    decides: Act | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -64,6 +71,7 @@ class Role:
         if self.max_response_tokens < 1:
             raise WorkflowError(f"{self._where} max_response_tokens must be at least 1")
         self._check_conversation()
+        self._check_options()
         try:
             variables = self.variables
             for index, (user, assistant) in enumerate(self.demonstrations):
@@ -93,6 +101,25 @@ class Role:
         for name, default in (("follow_up", None), ("when_full", "refuse")):
             if not self.conversation and getattr(self, name) != default:
                 raise WorkflowError(f"{self._where} {name} is for conversations; set conversation=True too")
+
+    def _check_options(self) -> None:
+        if self.decides is not None and len(self.options) != 2:
+            raise WorkflowError(
+                f"{self._where} decides {str(self.decides)!r} takes two options, the first of which does it; "
+                f"got {self.options!r}"
+            )
+        if not self.options:
+            return
+        if len(self.options) < 2 or len(set(self.options)) < len(self.options) or not all(self.options):
+            raise WorkflowError(
+                f"{self._where} options are two or more different texts that are not empty; "
+                f"got {self.options!r}"
+            )
+        if self.conversation:
+            raise WorkflowError(
+                f"{self._where} a role with options keeps no conversation: what it chose would stand in its "
+                "later prompts; set conversation=False"
+            )
 
     @property
     def _where(self) -> str:

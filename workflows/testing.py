@@ -19,7 +19,7 @@ import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from workflows.engine import Completion, Message, Sampling
+from workflows.engine import Completion, Message, Sampling, Weighed
 from workflows.errors import InfraError, UsageError
 from workflows.models import Model, ModelMap
 from workflows.parsers import first_json_object
@@ -36,6 +36,8 @@ Reply = Callable[[Sequence[Message], Sampling], str]
 
 Before = Callable[[Sequence[Message], Sampling], Awaitable[None]]
 """Awaited before a scripted engine answers. It may sleep, to answer late, or raise, to fail."""
+
+SURE: Final = 20.0  # nats by which a scripted choice is likelier than the others
 
 _BEGIN, _END = 256, 257  # ids below are bytes, ids above are pairs of characters
 _LETTERS: Final = " " + string.ascii_lowercase
@@ -96,6 +98,26 @@ class ScriptedModel:
             role, _, content = self.decode(part).partition("\n")
             chat.append({"role": role, "content": content})  # type: ignore[typeddict-item]
         return chat
+
+    def weigh(
+        self,
+        prompt_token_ids: Sequence[int],
+        options: Sequence[Sequence[int]],
+        temperature: float = 1.0,
+        *,
+        policy_version: int = 0,
+    ) -> Weighed:
+        """How likely each option is: by a hash of the prompt and the option, or, where the reply function
+        says one of them, that one by a log-odds of `SURE`. The temperature changes nothing."""
+        said = self._reply(self.messages(prompt_token_ids), Sampling(1, temperature, seed=0))
+        logprobs = [_logprobs(prompt_token_ids, option) for option in options]
+        if said in (texts := [self.decode(option) for option in options]):
+            chosen = texts.index(said)
+            logprobs = [
+                [-1e-3 if i == chosen else -SURE / len(option)] * len(option)
+                for i, option in enumerate(options)
+            ]
+        return Weighed(logprobs, policy_version, self.logprobs_mode, 0)
 
     def complete(
         self, prompt_token_ids: Sequence[int], sampling: Sampling, *, policy_version: int = 0
@@ -189,6 +211,17 @@ class ScriptedEngine:
         completion = self.model.complete(prompt_token_ids, sampling, policy_version=asked_of)
         self.completions.append(completion)
         return completion
+
+    def encode(self, text: str) -> list[int]:
+        return self.model.encode(text)
+
+    async def weigh(
+        self, prompt_token_ids: Sequence[int], options: Sequence[Sequence[int]], temperature: float
+    ) -> Weighed:
+        asked_of = self.policy_version
+        if self._before is not None:
+            await self._before(self.model.messages(prompt_token_ids), Sampling(1, temperature))
+        return self.model.weigh(prompt_token_ids, options, temperature, policy_version=asked_of)
 
 
 def replies(table: Mapping[str, str]) -> Reply:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
-from workflows.engine import Completion, Sampling
+from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import RunFailed, UsageError
 
 
@@ -67,6 +67,16 @@ class EngineServer(Protocol):
         """Sample one completion; `policy_version` is that of the weights when the request arrived."""
         ...
 
+    async def weigh(
+        self,
+        model_id: str,
+        prompt_token_ids: Sequence[int],
+        options: Sequence[Sequence[int]],
+        temperature: float,
+    ) -> Weighed:
+        """How likely each of several continuations is. Needed by roles that choose among options only."""
+        ...
+
     async def reload(self, weights: Weights) -> None:
         """Swap a model's weights in place, and forget cached prefixes. Refuses while requests run."""
         ...
@@ -113,6 +123,32 @@ def check_request(
     ):
         if not valid:
             raise UsageError(f"sampling {name} = {getattr(sampling, name)!r}; expected {expected}")
+
+
+def check_options(
+    prompt_token_ids: Sequence[int],
+    options: Sequence[Sequence[int]],
+    temperature: float,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+) -> None:
+    """Refuse continuations that can't be weighed.
+
+    Raises:
+        UsageError: fewer than two, an empty or a repeated one, or as `check_request`.
+    """
+    longest = max((len(option) for option in options), default=0)
+    if len(options) < 2 or len({tuple(option) for option in options}) < len(options) or not all(options):
+        raise UsageError(
+            f"options have the ids {[list(option) for option in options]}; weighing takes two or more "
+            "different ones with a token each: choose words that the tokenizer tells apart"
+        )
+    sampling = Sampling(longest, temperature)
+    for option in options:
+        check_request(
+            [*prompt_token_ids, *option], sampling, max_model_len=max_model_len + 1, vocab_size=vocab_size
+        )
 
 
 def check_length(spec: EngineSpec) -> CheckpointInfo:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from stages.weights.chat import Renderer
-from workflows.engine import Completion, Message, Sampling
+from workflows.engine import Completion, Message, Sampling, Weighed
 from workflows.errors import CadreError, InfraError, RunFailed, UsageError
 
 
@@ -83,18 +83,58 @@ class EngineClient:
             InfraError: the engine died or failed; worth a retry where it is alive.
             UsageError: the request can't be served, e.g. a prompt longer than `max_model_len`.
         """
+        call = self._handle.generate.remote(self.model_id, list(prompt_token_ids), sampling)
+        completion: Completion = await self._answer(call)
+        return replace(completion, text=self.renderer.decode(completion.token_ids))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text as the beginning of a reply.
+
+        Raises:
+            UsageError: the renderer can't say.
+        """
+        return _of_renderer(self, "encode")(text)
+
+    async def weigh(
+        self, prompt_token_ids: Sequence[int], options: Sequence[Sequence[int]], temperature: float
+    ) -> Weighed:
+        """How likely each of several continuations is; nothing is sampled.
+
+        Raises:
+            InfraError, UsageError: as `generate`; also an engine that can't weigh options.
+        """
+        ids = [list(option) for option in options]
+        call = self._handle.weigh.remote(self.model_id, list(prompt_token_ids), ids, temperature)
+        weighed: Weighed = await self._answer(call)
+        return weighed
+
+    async def _answer(self, reference: Any) -> Any:
+        """What a call of the engine's actor gives; cancelling takes the call back."""
         import ray
         from ray.exceptions import RayError
 
-        reference = self._handle.generate.remote(self.model_id, list(prompt_token_ids), sampling)
         try:
-            completion: Completion = await reference
+            return await reference
         except asyncio.CancelledError:
             ray.cancel(reference)  # else the engine would go on decoding for nobody
             raise
         except RayError as error:
             raise from_ray(error, f"engine of {self.base_id!r}") from None
-        return replace(completion, text=self.renderer.decode(completion.token_ids))
+
+
+def _of_renderer(client: EngineClient, name: str) -> Any:
+    """What a renderer of one's own may lack.
+
+    Raises:
+        UsageError: it does.
+    """
+    if not hasattr(client.renderer, name):
+        raise UsageError(
+            f"a role on model {client.model_id!r} chooses among options, but the renderer "
+            f"{type(client.renderer).__name__} of its engine has no {name}; add it (see "
+            "stages.weights.chat.Renderer)"
+        )
+    return getattr(client.renderer, name)
 
 
 def from_ray(error: BaseException, who: str) -> CadreError:

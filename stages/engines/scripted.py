@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.engines.base import EngineSpec
+from stages.engines.base import EngineSpec, check_options
 from stages.engines.weightless import Weightless
 from stages.weights.chat import Renderer
-from workflows.engine import Completion, Sampling
+from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import RunFailed, UsageError, did_you_mean
 from workflows.plugins import load_function, source_hash
-from workflows.testing import ScriptedModel
+from workflows.testing import VOCAB_SIZE, ScriptedModel
 
 _OPTIONS = ("reply",)
 
@@ -62,6 +62,23 @@ class ScriptedServer(Weightless):
         completion = self.model.complete(prompt_token_ids, sampling, policy_version=version)
         self.count(prompt_token_ids, completion, started)
         return completion
+
+    async def weigh(
+        self,
+        model_id: str,
+        prompt_token_ids: Sequence[int],
+        options: Sequence[Sequence[int]],
+        temperature: float,
+    ) -> Weighed:
+        check_options(
+            prompt_token_ids,
+            options,
+            temperature,
+            max_model_len=self.spec.max_model_len,
+            vocab_size=VOCAB_SIZE,
+        )
+        version = self.version_of(model_id)
+        return self.model.weigh(prompt_token_ids, options, temperature, policy_version=version)
 
 
 def _renders_only(messages: Sequence[Any], sampling: Sampling) -> str:

@@ -16,7 +16,7 @@ from stages.process.memory import peak_resident_bytes
 from stages.process.openmp import openmp_environment
 from stages.process.output import kept_output, last_words
 from stages.waiting import LIMITS, answers
-from workflows.engine import Completion, Sampling
+from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import CadreError, RunFailed
 
 CLOSE_SECONDS: Final = 10.0  # for an engine to end by itself, with its child processes
@@ -69,6 +69,11 @@ class EngineActor:
 
     async def generate(self, model_id: str, prompt_token_ids: list[int], sampling: Sampling) -> Completion:
         return await self._ready_server().generate(model_id, prompt_token_ids, sampling)
+
+    async def weigh(
+        self, model_id: str, prompt_token_ids: list[int], options: list[list[int]], temperature: float
+    ) -> Weighed:
+        return await self._ready_server().weigh(model_id, prompt_token_ids, options, temperature)
 
     async def reload(self, weights: Weights) -> None:
         await self._ready_server().reload(weights)

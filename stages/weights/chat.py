@@ -35,6 +35,8 @@ class Renderer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
+    def encode(self, text: str) -> list[int]: ...
+
 
 class ChatRenderer:
     """Renders with the `tokenizer.json` and the chat template of a model folder, loaded where first used.

@@ -1,6 +1,7 @@
 """Proofs of decisions of a team: `python -m tests.learning orchestration [--only NAME]`.
 
-Each part is a module with `run(folder, seeds)`, which returns results with `line()`, `reached` and `as_dict()`.
+Each part is a module with `run(folder, seeds)`, which returns results that have `line()`, `reached` and
+`as_dict()`.
 """
 
 from __future__ import annotations

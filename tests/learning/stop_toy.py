@@ -52,8 +52,8 @@ class Toy:
         return (
             f"  seed {self.seed}: value {self.value[0]:.4f} and {self.value[1]:.4f}, gradient ({one}) and "
             f"({other}), {self.error:.1f} standard errors apart; variance {self.ratios[0]:.1f} and "
-            f"{self.ratios[1]:.1f} times lower; learned rule {self.learned:.3f}, best fixed {self.fixed:.3f}, "
-            f"hindsight {self.hindsight:.3f}   {'reached' if self.reached else 'short'}"
+            f"{self.ratios[1]:.1f} times lower; learned rule {self.learned:.3f}, best fixed "
+            f"{self.fixed:.3f}, hindsight {self.hindsight:.3f}   {'reached' if self.reached else 'short'}"
         )
 
 

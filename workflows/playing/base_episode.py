@@ -40,6 +40,7 @@ BASE_COLUMNS: Final = (
     *("response_token_ids", "behaviour_logprobs", "logprobs_mode", "sampling", "context_hash"),
     *("num_prompt_tokens", "num_response_tokens", "num_cached_tokens", "response_text", "finish_reason"),
     *("parsed", "status", "status_detail", "tool", "tool_request", "tool_result", "attempts"),
+    *("act", "act_detail", "option_logprobs"),
 )
 """The columns of `turns` that a base is made of."""
 

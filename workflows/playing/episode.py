@@ -35,12 +35,13 @@ from workflows.playing.columns import (
     verdict,
 )
 from workflows.playing.conversation import Conversations, Seat, first_prompt
+from workflows.playing.decision import decide, kept_columns
 from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
 from workflows.prompts import Prompt, PromptTooLong
 from workflows.state import Output, Place, TurnKey
-from workflows.vocabulary import Event, Origin, Status, StopReason
+from workflows.vocabulary import Act, Event, Origin, Status, StopReason
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class Episode:
         versions: model id → the version of its weights that a request sent now is asked of.
         threads: where tools that are plain functions run.
         base: the stored episode that this one begins with.
+        hold_stops: whether roles that decide on a stop never get it: the episode goes on to its end.
     """
 
     def __init__(
@@ -66,8 +68,11 @@ class Episode:
         run_seed: int,
         threads: ToolThreads,
         base: BaseEpisode | None = None,
+        hold_stops: bool = False,
     ):
         self.record = record
+        self._hold_stops = hold_stops
+        self._stops: set[TurnKey] = set()  # turns that decided on a stop
         self._speakers = speakers
         self._tools = tools
         self._versions = versions
@@ -93,6 +98,9 @@ class Episode:
             TurnFailed: when awaited.
         """
         speaker = _named(role, self._speakers, "role")
+        self._refuse_known_stop(role, place)
+        if speaker.role.decides == Act.STOP:
+            self._stops.add(place.key)
         if self._base is not None:
             variables = self._base.inputs(place.key, variables)
         if not speaker.role.conversation:
@@ -103,11 +111,26 @@ class Episode:
         seat = self._conversations.seat(role, place.key)
         return self._guarded(turn, lambda: self._call_in_turn(turn, speaker, variables, seat))
 
+    def _refuse_known_stop(self, role: str, place: Place) -> None:
+        """A stop may decide the course of an episode and not stand in a prompt: what comes after a stop that
+        was held back must be what would have come without the question."""
+        if known := sorted(self._stops & set(place.parents)):
+            raise WorkflowError(
+                f"{where(place.key)} gives role {role!r} what {where(known[0])} decided; a stop may decide "
+                "which steps come next, and may not stand in a prompt: leave it out of the inputs"
+            )
+
+    def _pass_on_stop(self, place: Place) -> None:
+        """What is made of a stop says as much as the stop."""
+        if self._stops & set(place.parents):
+            self._stops.add(place.key)
+
     def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]:
         """Ask a tool; like `call`. A refused request gives an output that is not valid."""
         function = _named(name, self._tools, "tool")
         text = self._json(request, f"the request to tool {name!r}")
         turn = self.record.open(Event.TOOL, place)
+        self._pass_on_stop(place)
         turn.row.update(tool=name, tool_request=text)
         return self._guarded(turn, lambda: self._tool(turn, function, request))
 
@@ -120,6 +143,7 @@ class Episode:
         text = self._json(value, "the computed value")
         turn = self.record.open(Event.CONTROL, place)
         turn.row.update(columns)
+        self._pass_on_stop(place)
         if self._base is not None and self._base.computed(turn.key, text):
             turn.row["origin"] = Origin.COPIED
         now = self.record.now()
@@ -200,6 +224,9 @@ class Episode:
             return None
         completion, as_asked = stored
         turn.row.update(reply_columns(completion, self.record.now()), **as_asked, origin=Origin.COPIED)
+        if speaker.role.options:
+            assert self._base is not None
+            turn.row.update(kept_columns(self._base.turns[turn.key]))
         return completion
 
     async def _asked(
@@ -210,11 +237,21 @@ class Episode:
         async def ask(number: int) -> Completion | ChatReply:
             asked.update(self._versions())
             row.update(attempts=number, queued_at=self.record.now(), team_version=t.to_json(asked))
-            return await speaker.ask(prompt, sampling)
+            return await self._attempted(turn, speaker, prompt, sampling)
 
         completion = await self._attempt(turn, ask, self._limits.call_timeout_seconds)
         asked[speaker.model.model_id] = completion.policy_version  # the engine's own word on what was asked
         row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
+        return completion
+
+    async def _attempted(
+        self, turn: Turn, speaker: Speaker, prompt: Prompt, sampling: Sampling
+    ) -> Completion | ChatReply:
+        """One attempt of a call."""
+        if not speaker.role.options:
+            return await speaker.ask(prompt, sampling)
+        completion, columns = await decide(speaker, prompt, sampling, hold_back=self._hold_stops)
+        turn.row.update(columns)
         return completion
 
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:

@@ -22,6 +22,7 @@ from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
 from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.counterfactual import Counterfactual
+from workflows.playing.decision import check_options
 from workflows.playing.episode import Episode
 from workflows.playing.execute import GraphRun
 from workflows.playing.record import EpisodeId, Played, Record
@@ -42,6 +43,7 @@ class Player:
         models: says which model speaks for which role; its roles are exactly the workflow's.
         role_settings: sampling by role; a role that is left out has the defaults.
         run_seed: with the place of a call in the run, it gives the seed of that call.
+        hold_stops: whether roles that decide on a stop never get it (`workflows.playing.decision`).
 
     Raises:
         UsageError: roles, engines or settings that do not fit each other.
@@ -55,7 +57,9 @@ class Player:
         role_settings: Mapping[str, RoleSettings],
         limits: PlayLimits,
         run_seed: int,
+        hold_stops: bool = False,
     ):
+        self._hold_stops = hold_stops
         self._workflow = workflow
         self._engines = dict(engines)
         self._speakers = _speakers(workflow, engines, models, role_settings)
@@ -86,6 +90,8 @@ class Player:
                     _check_room(speaker)
                     if speaker.role.conversation:
                         speaker.check_conversation()
+                    if speaker.role.options:
+                        check_options(speaker)
                 for name, tool in self._workflow.tools.items():
                     await _start_tool(name, tool)
                 self._started = True
@@ -129,6 +135,7 @@ class Player:
             self._run_seed,
             self._threads,
             base,
+            self._hold_stops,
         )
         stop_reason = StopReason.FINISHED
         try:

@@ -5,7 +5,8 @@
 
 The verifier sees public tests only; private ones are gold, which no step can read, and pay the reward
 `pass_rate_by_round`. Rounds end when all public tests pass, or with the last one: nobody reflects after
-that. `note` keeps what a round was, in parts, so that a long history loses whole parts, the oldest first.
+that. With `learned_stop` a role `stopper` decides before each reflection if there is another round. `note`
+keeps what a round was, in parts, so that a long history loses whole parts, the oldest first.
 
 A task without public tests has nothing to verify: its one round ends unverified, which is not a pass.
 
@@ -26,6 +27,7 @@ from workflows.roles import Role
 from workflows.state import State
 from workflows.teams.code_text import NO_TESTS, code_form, execution, public_tests, result_text, shown_tests
 from workflows.teams.qa_passages import check_flags
+from workflows.teams.stopping import HALT, STOPPER, goes_on, stopper
 from workflows.thinking import AfterThinking, Reasoning, after_no_thought, after_thinking, check_reasoning
 from workflows.tools.code.isolation import Sandbox
 from workflows.tools.code.verifier import CodeVerifier
@@ -43,6 +45,7 @@ def build(
     reflect_without_tests: bool = False,
     starter_code: bool = True,
     reasoning: Reasoning = False,
+    learned_stop: bool = False,
     sandbox: Sandbox | str = "auto",
     limits: Mapping[str, Any] | None = None,
 ) -> Workflow:
@@ -57,6 +60,8 @@ def build(
         starter_code: show the coder the task's starter code, where it has one.
         reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
             where the chat template opens the first one: a reply that closes none is then a thought.
+        learned_stop: whether a role `stopper` decides, after each round that may be followed by another one,
+            if it is.
         sandbox: where the verifier runs code: a `Sandbox`, or the name of an isolation; `[sandbox]` of the
             settings, where it is not given.
         limits: of one test case; see `workflows.tools.code.judge.JudgeLimits`.
@@ -71,7 +76,10 @@ def build(
         stop_on_all_passed=stop_on_all_passed,
         reflect_without_tests=reflect_without_tests,
         starter_code=starter_code,
+        learned_stop=learned_stop,
     )
+    if learned_stop and max_rounds < 2:
+        raise WorkflowError("option learned_stop has no effect with max_rounds = 1: there is nothing to stop")
     check_reasoning(reasoning)
 
     def past(state: State) -> list[dict[str, Any]]:
@@ -127,7 +135,13 @@ def build(
         del judged["tests"]
         roles.append(_reflector(reasoning))
         steps.append(LlmStep("reflect", "reflector", judged))
-        edges += [Edge("note", "reflect", when=unsolved), Edge("reflect", "plan", limit=max_rounds - 1)]
+        ask = HALT if learned_stop else "reflect"
+        edges += [Edge("note", ask, when=unsolved), Edge("reflect", "plan", limit=max_rounds - 1)]
+        if learned_stop:
+            seen = f"{_TASK}{_HISTORY}Code:\n{{code}}\nResult: {{result}}\n"
+            roles.append(stopper(seen, [_OLDEST_FIRST]))
+            steps.append(LlmStep(HALT, STOPPER, {name: judged[name] for name in judged if name != "plan"}))
+            edges.append(Edge(HALT, "reflect", when=lambda state: goes_on(state[HALT])))
     return Workflow(
         "code",
         roles=roles,

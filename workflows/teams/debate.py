@@ -5,8 +5,9 @@
     answer 2 ─┘      no      └─ revise 2 ─┘
 
 The debaters are one role in branches, told apart by their seeds. They stop when all say the same, or
-after `rounds` revisions. The judge, if there is one, marks the decision from 0 to 10 without changing
-it: give its role a frozen model and let the reward `judge` read its step.
+after `rounds` revisions; with `learned_stop` a role `stopper` decides before each revision instead. The
+judge, if there is one, marks the decision from 0 to 10 without changing it: give its role a frozen model and
+let the reward `judge` read its step.
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ from workflows.roles import Role
 from workflows.script import ScriptWorkflow
 from workflows.state import Output
 from workflows.team import Team
+from workflows.teams.qa_passages import check_flags
 from workflows.teams.single import reply_in
+from workflows.teams.stopping import HALT, STOPPER, goes_on, stopper
 
 _SHOWN = {"question": "How many legs does a spider have?"}
 
 
-def build(debaters: int = 3, rounds: int = 1, judge: bool = False) -> ScriptWorkflow:
+def build(
+    debaters: int = 3, rounds: int = 1, judge: bool = False, learned_stop: bool = False
+) -> ScriptWorkflow:
     """The workflow; its tasks have a `question`.
 
     Args:
         debaters: how many answer.
         rounds: how often they may revise; 0 is a plain vote that one reads.
         judge: whether a role `judge` marks the decision.
+        learned_stop: whether a role `stopper` decides when the debate is over, and not that all agree.
 
     Raises:
         WorkflowError: an option out of range.
@@ -39,6 +45,16 @@ def build(debaters: int = 3, rounds: int = 1, judge: bool = False) -> ScriptWork
     for name, value, least in (("debaters", debaters, 2), ("rounds", rounds, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise WorkflowError(f"option {name} must be a whole number of at least {least}, got {value!r}")
+
+    check_flags(judge=judge, learned_stop=learned_stop)
+    if learned_stop and not rounds:
+        raise WorkflowError("option learned_stop has no effect with rounds = 0: there is nothing to stop")
+
+    async def is_over(team: Team, question: str, answers: list[Output]) -> bool:
+        if not learned_stop:
+            return _agree(answers)
+        seen = {"question": question, "answers": _said(answers)}
+        return not goes_on(await team.call(HALT, seen, reads=answers))
 
     async def debate(team: Team, task: Mapping[str, Any]) -> None:
         question = task["question"]
@@ -48,7 +64,7 @@ def build(debaters: int = 3, rounds: int = 1, judge: bool = False) -> ScriptWork
 
         answers = await team.each(range(debaters), answer)
         for _ in range(rounds):
-            if _agree(answers):
+            if await is_over(team, question, answers):
                 break
             answers = await team.each(answers, _reviser(question, answers))
         said = {"question": question, "answers": _said(answers)}
@@ -61,6 +77,9 @@ def build(debaters: int = 3, rounds: int = 1, judge: bool = False) -> ScriptWork
     roles = [_role("debater", ""), _role("reviser", "answers"), _role("decider", "answers")]
     if not rounds:
         del steps["revise"], roles[1]
+    if learned_stop:
+        steps = {"answer": steps.pop("answer"), HALT: STOPPER, **steps}
+        roles.append(stopper("Question: {question}\nAnswers so far:\n{answers}\n", ["answers"]))
     if judge:
         steps["judge"] = "judge"
         roles.append(_judge())

@@ -10,6 +10,9 @@ its first message, and feedback, or a new draft, is the next message of the user
 and shows the last draft and the feedback on it. A conversation that is too long for the model loses its
 oldest replies, never the task.
 
+With `learned_stop = true` a role `stopper` sees each judged draft and decides whether there is another one,
+whatever the evaluator's verdict; the evaluator's feedback then still goes into the next draft.
+
 A reply of the evaluator that breaks its form reads as the last filled occurrence of each tag. One without a
 readable verdict is not satisfied; feedback that can't be read is the reply's text, or that there was none.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from workflows.errors import WorkflowError
 from workflows.graph import Edge, LlmStep, Source, Workflow
 from workflows.parsers import StrictTags
 from workflows.prompts import Trim
@@ -25,6 +29,7 @@ from workflows.roles import Role
 from workflows.state import Output, State
 from workflows.teams.kinds import TaskKind, check_count, task_kind
 from workflows.teams.qa_passages import check_flags
+from workflows.teams.stopping import HALT, STOPPER, goes_on, stopper
 from workflows.teams.voting import generator
 from workflows.thinking import Reasoning, without_thoughts
 
@@ -40,7 +45,11 @@ _FORM: Final = (
 
 
 def build(
-    task: str = "questions", max_rounds: int = 3, conversations: bool = False, reasoning: Reasoning = False
+    task: str = "questions",
+    max_rounds: int = 3,
+    conversations: bool = False,
+    reasoning: Reasoning = False,
+    learned_stop: bool = False,
 ) -> Workflow:
     """The workflow.
 
@@ -50,13 +59,16 @@ def build(
         conversations: generator and evaluator see their own earlier turns as a chat.
         reasoning: replies may begin with thoughts (`<think>…</think>`); nobody else sees them. "opened"
             where the chat template opens the first one.
+        learned_stop: a role `stopper` ends the rounds, and not a satisfied evaluator.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
     """
     kind = task_kind(task, reasoning)
     check_count("max_rounds", max_rounds, 1)
-    check_flags(conversations=conversations)
+    check_flags(conversations=conversations, learned_stop=learned_stop)
+    if learned_stop and max_rounds < 2:
+        raise WorkflowError("option learned_stop has no effect with max_rounds = 1: there is nothing to stop")
 
     def draft(state: State) -> str:
         return kind.answer(state["generate"])
@@ -71,15 +83,28 @@ def build(
     if not conversations:
         drafting["draft"] = last_draft
     edges = [Edge("generate", "evaluate")]
-    if max_rounds > 1:
+    roles = _talking(kind) if conversations else _forgetful(kind)
+    steps = [
+        LlmStep("generate", "generator", drafting),
+        LlmStep("evaluate", "evaluator", {**kind.only_stated(kind.inputs), "draft": draft}),
+    ]
+    if learned_stop:
+        said = {"draft": draft, "verdict": last_verdict, "feedback": last_feedback}
+        roles.append(
+            stopper(
+                f"{kind.statement}Answer: {{draft}}\nVerdict: {{verdict}}\nFeedback: {{feedback}}\n",
+                _trims("feedback", "draft"),
+            )
+        )
+        steps.append(LlmStep(HALT, STOPPER, {**kind.only_stated(kind.inputs), **said}))
+        edges.append(Edge("evaluate", HALT, when=lambda state: state.round + 1 < max_rounds))
+        edges.append(Edge(HALT, "generate", when=lambda s: goes_on(s[HALT]), limit=max_rounds - 1))
+    elif max_rounds > 1:
         edges.append(Edge("evaluate", "generate", when=not_satisfied, limit=max_rounds - 1))
     return Workflow(
         "evaluate_optimise",
-        roles=_talking(kind) if conversations else _forgetful(kind),
-        steps=[
-            LlmStep("generate", "generator", drafting),
-            LlmStep("evaluate", "evaluator", {**kind.only_stated(kind.inputs), "draft": draft}),
-        ],
+        roles=roles,
+        steps=steps,
         edges=edges,
         answer_step="generate",
         branch_steps=["generate"],
@@ -91,6 +116,11 @@ def build(
 def not_satisfied(state: State) -> bool:
     """Whether the evaluator wants another draft."""
     return (state["evaluate"].best or {}).get("verdict") != "satisfied"
+
+
+def last_verdict(state: State) -> str:
+    """What the evaluator thinks of the last draft."""
+    return (state["evaluate"].best or {}).get("verdict") or _NONE
 
 
 def feedback(output: Output, reasoning: Reasoning = False) -> str:

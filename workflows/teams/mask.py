@@ -8,7 +8,8 @@ The planner splits the question and guesses; its guesses are the first knowledge
 retriever one query, sums up what was found, and lets the updater choose where in the knowledge it goes:
 a step that it corrects, or a new one. What is written there is the query and the evidence, never the
 updater's own words. Then the answer is given anew. So answer *t* follows the search of round *t* - 1, and
-the last answer is the team's. The searcher may stop the team, in the first round too.
+the last answer is the team's. The searcher may stop the team, in the first round too; with `learned_stop` a
+role `stopper` decides so first, after every answer but the last.
 
 A reply that breaks its format is read leniently (`teams.mask_parsers`) and the round goes on. A query
 that the retriever refuses, or that finds nothing, is summed up as nothing found.
@@ -20,13 +21,14 @@ steps by ids that no prompt shows; here it does, and they are shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from workflows.graph import ControlStep, Edge, LlmStep, ToolStep, Workflow
+from workflows.graph import ControlStep, Edge, LlmStep, Source, ToolStep, Workflow
 from workflows.state import State
 from workflows.teams.mask_knowledge import learned, next_id, planned, query_lines, trajectory_lines
 from workflows.teams.mask_roles import roles
 from workflows.teams.qa_passages import check_counts, check_flags, lookup_of, passages_of
+from workflows.teams.stopping import HALT, STOPPER, goes_on, stopper
 from workflows.tools.retriever import make_retriever
 from workflows.vocabulary import Move
 
@@ -38,6 +40,7 @@ def build(
     max_rounds: int = 3,
     stop_on_search_end: bool = True,
     search: Mapping[str, Any] | None = None,
+    learned_stop: bool = False,
 ) -> Workflow:
     """The workflow over one corpus.
 
@@ -49,12 +52,13 @@ def build(
         stop_on_search_end: whether the searcher's `<end>` stops the team. If not, the question itself is
             looked up in that round.
         search: how is searched, see `make_retriever`: BM25's options, an index and its kind, time limits.
+        learned_stop: whether a role `stopper` decides after each answer if the team goes on.
 
     Raises:
         WorkflowError: an option of the wrong kind or out of range.
     """
     check_counts(top_k=top_k, max_rounds=max_rounds)
-    check_flags(stop_on_search_end=stop_on_search_end)
+    check_flags(stop_on_search_end=stop_on_search_end, learned_stop=learned_stop)
 
     def rounds_are_left(state: State) -> bool:
         return state.round < max_rounds
@@ -63,13 +67,22 @@ def build(
         return not stop_on_search_end or state["search"].best["action"] == Move.SEARCH
 
     question = "task.question"
+    seen: dict[str, Source] = {
+        "question": question,
+        "trajectory": trajectory,
+        "answer": lambda s: s["answer"].best,
+    }
+    asks = [Edge("answer", "search", when=rounds_are_left)]
+    if learned_stop:
+        asks = [Edge("answer", HALT, when=rounds_are_left), Edge(HALT, "search", when=_not_halted)]
     return Workflow(
         "mask",
-        roles=roles(),
+        roles=[*roles(), *([stopper(_SEEN, ["trajectory"])] if learned_stop else [])],
         steps=[
             LlmStep("plan", "planner", {"question": question}),
             ControlStep("knowledge", knowledge),
             LlmStep("answer", "answerer", {"question": question, "trajectory": trajectory}),
+            *([LlmStep(HALT, STOPPER, seen)] if learned_stop else []),
             LlmStep(
                 "search", "searcher", {"question": question, "trajectory": trajectory, "queries": queries}
             ),
@@ -95,7 +108,7 @@ def build(
         edges=[
             Edge("plan", "knowledge"),
             Edge("knowledge", "answer"),
-            Edge("answer", "search", when=rounds_are_left),
+            *asks,
             Edge("search", "retrieve", when=goes_on),
             Edge("retrieve", "summarise"),
             Edge("summarise", "update"),
@@ -104,6 +117,13 @@ def build(
         tools={"retriever": make_retriever(corpus, urls, search)},
         answer_step="answer",
     )
+
+
+_SEEN: Final = "Question: {question}\nWhat is known:\n{trajectory}\nAnswer: {answer}\n"
+
+
+def _not_halted(state: State) -> bool:
+    return goes_on(state[HALT])
 
 
 def knowledge(state: State) -> dict[str, Any]:

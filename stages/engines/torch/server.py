@@ -21,6 +21,7 @@ from stages.engines.base import (
     Weights,
     adapters_gib,
     check_length,
+    check_options,
     check_request,
     logprobs_mode_of,
     require_adapter,
@@ -37,11 +38,12 @@ from stages.weights.checkpoints import (
 )
 from stages.weights.precision import engine_dtype, weights_gib
 from stages.weights.resolve import fetched
-from workflows.engine import Completion, Sampling
+from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import InfraError, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from stages.engines.torch.decoding import Row
+    from stages.engines.torch.weighing import Options
     from stages.weights.lora import Adaptable, Adapter
 
 _PREFILL_TOKENS = 8192  # padded tokens of one prefill: bounds its memory and how long decoding waits
@@ -93,6 +95,9 @@ class TorchServer(EngineKind):
         )
         self._thread = ThreadPoolExecutor(1, "decode")  # the event loop stays free while a step runs
         self._serving: asyncio.Task[None] | None = None
+        self.to_weigh: deque[tuple[Options, asyncio.Future[list[list[float]]]]] = deque()
+        self.num_weighed = 0  # of them, in the forward pass that runs
+        self._weighing: asyncio.Task[None] | None = None
         self._reloading = False
 
     @classmethod
@@ -157,6 +162,37 @@ class TorchServer(EngineKind):
             first_token_after=row.first_token_at - arrived,
         )
 
+    async def weigh(
+        self,
+        model_id: str,
+        prompt_token_ids: Sequence[int],
+        options: Sequence[Sequence[int]],
+        temperature: float,
+    ) -> Weighed:
+        """One forward pass over all options of all requests that wait; steps of decoding may come between."""
+        check_options(
+            prompt_token_ids,
+            options,
+            temperature,
+            max_model_len=self.spec.max_model_len,
+            vocab_size=self.vocab_size,
+        )
+        if self._reloading:
+            raise InfraError("the engine is taking new weights; ask again")
+        from stages.engines.torch.weighing import Options
+
+        version, arrived = self.versions.get(model_id, self.version), time.monotonic()
+        request = Options(model_id, list(prompt_token_ids), [list(o) for o in options], temperature or 1.0)
+        answer: asyncio.Future[list[list[float]]] = asyncio.get_running_loop().create_future()
+        self.to_weigh.append((request, answer))
+        if self._weighing is None or self._weighing.done():
+            self._weighing = asyncio.create_task(self._weigh())
+        logprobs = await answer
+        self.counts["requests"] += 1
+        self.counts["prompt_tokens"] += len(prompt_token_ids)
+        mode = logprobs_mode_of(Sampling(1, temperature))
+        return Weighed(logprobs, version, mode, 0, time.monotonic() - arrived)
+
     async def reload(self, weights: Weights) -> None:
         """Copy other weights into the model where it lies, after they were read and compared as a whole.
 
@@ -167,8 +203,9 @@ class TorchServer(EngineKind):
                 names or shapes are other ones. The engine then keeps what it has.
         """
         require_adapter(self.spec, weights.model_id)
-        if self.answers or self._reloading:
-            raise RunFailed(f"new weights while {len(self.answers)} requests run; wait for them first")
+        running = len(self.answers) + self.num_weighed + len(self.to_weigh)
+        if running or self._reloading:
+            raise RunFailed(f"new weights while {running} requests run; wait for them first")
         self._reloading = True
         try:
             take = self._copy_weights if self.base is None else self._take_adapter
@@ -192,9 +229,11 @@ class TorchServer(EngineKind):
         return dict(self.counts)
 
     async def close(self) -> None:
-        if self._serving is not None:
-            self._serving.cancel()
-        for answer in self.answers.values():
+        for task in (self._serving, self._weighing):
+            if task is not None:
+                task.cancel()
+        waiting: list[asyncio.Future[Any]] = [*self.answers.values(), *(a for _, a in self.to_weigh)]
+        for answer in waiting:
             if not answer.done():
                 answer.set_exception(InfraError("the engine was closed"))
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -216,6 +255,52 @@ class TorchServer(EngineKind):
             else:
                 self._answer(finished, None)
             self.counts["seconds_busy"] += time.monotonic() - started
+
+    async def _weigh(self) -> None:
+        """Forward passes over what is to be weighed until nothing waits."""
+        from stages.engines.torch.weighing import option_logprobs
+
+        loop = asyncio.get_running_loop()
+        while self.to_weigh:
+            taken = self._admit_options()
+            self.num_weighed = len(taken)
+            requests = [request for request, _ in taken]
+            started = time.monotonic()
+            try:
+                found = await loop.run_in_executor(self._thread, self._weigh_now, option_logprobs, requests)
+            except Exception as error:
+                failure = InfraError(f"weighing options failed: {type(error).__name__}: {error}")
+                for _, answer in taken:
+                    if not answer.done():
+                        answer.set_exception(failure)
+            else:
+                for (_, answer), logprobs in zip(taken, found, strict=True):
+                    if not answer.done():
+                        answer.set_result(logprobs)
+            self.num_weighed = 0
+            self.counts["seconds_busy"] += time.monotonic() - started
+
+    def _admit_options(self) -> list[tuple[Options, asyncio.Future[list[list[float]]]]]:
+        """As many requests as one forward pass takes, in the order of arrival; at least one."""
+        taken: list[tuple[Options, asyncio.Future[list[list[float]]]]] = []
+        rows = longest = 0
+        while self.to_weigh:
+            request, answer = self.to_weigh[0]
+            rows += len(request.options)
+            longest = max(longest, len(request.prompt) + max(map(len, request.options)))
+            if taken and rows * longest > _PREFILL_TOKENS:
+                break
+            self.to_weigh.popleft()
+            if not answer.done():  # else its caller has left
+                taken.append((request, answer))
+        return taken
+
+    def _weigh_now(self, weigh: Any, requests: Sequence[Options]) -> list[list[list[float]]]:
+        if not requests:
+            return []
+        self._put_in_charge([request.model_id for request in requests for _ in request.options])
+        logprobs: list[list[list[float]]] = weigh(self.model, requests)
+        return logprobs
 
     def _admit(self) -> list[Row]:
         """Rows that may join now, in order of arrival: as many as batch, cache and one prefill hold."""

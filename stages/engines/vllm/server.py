@@ -11,13 +11,14 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from stages.engines.base import (
     EngineSpec,
     Weights,
     adapters_gib,
+    check_options,
     check_request,
     logprobs_mode_of,
     require_adapter,
@@ -29,7 +30,7 @@ from stages.process.imports import import_transformers
 from stages.weights.checkpoints import describe_checkpoint, require_hash, require_same_tensors, shapes_of
 from stages.weights.precision import weights_gib
 from stages.weights.resolve import fetched
-from workflows.engine import Completion, Sampling
+from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import InfraError, RunFailed, UsageError, did_you_mean
 
 
@@ -105,19 +106,11 @@ class VllmServer(EngineKind):
         check_request(
             prompt_token_ids, sampling, max_model_len=self.spec.max_model_len, vocab_size=self.info.vocab_size
         )
-        if self.refusal:
-            raise InfraError(f"the engine of {self.spec.base_id!r} {self.refusal}")
-        # the weights that are asked, not those at the end
-        version, arrived = self.versions.get(model_id, self.version), time.monotonic()
-        if self.running == 0:
-            self._busy_since = arrived
-        self.running += 1
-        try:
-            outputs, first_token_after = await self._sample(model_id, prompt_token_ids, sampling, arrived)
-        finally:
-            self.running -= 1
-            if self.running == 0:
-                self.counts["seconds_busy"] += time.monotonic() - self._busy_since
+        with self._request():
+            # the weights that are asked, not those at the end
+            version, arrived = self.versions.get(model_id, self.version), time.monotonic()
+            parameters = _parameters(sampling)
+            outputs, first_token_after = await self._sample(model_id, prompt_token_ids, parameters, arrived)
         token_ids = [token for output in outputs for token in output.outputs[0].token_ids]
         entries = [entry for output in outputs for entry in output.outputs[0].logprobs or ()]
         assert len(entries) == len(token_ids)
@@ -133,6 +126,66 @@ class VllmServer(EngineKind):
             num_cached_tokens=last.num_cached_tokens,
             first_token_after=first_token_after,
         )
+
+    async def weigh(
+        self,
+        model_id: str,
+        prompt_token_ids: Sequence[int],
+        options: Sequence[Sequence[int]],
+        temperature: float,
+    ) -> Weighed:
+        """One request for each different beginning of options: what may come next is looked up there.
+
+        The prompt is in the prefix cache after the first of them.
+        """
+        check_options(
+            prompt_token_ids,
+            options,
+            temperature,
+            max_model_len=self.spec.max_model_len,
+            vocab_size=self.info.vocab_size,
+        )
+        following: dict[tuple[int, ...], set[int]] = {}
+        for option in options:
+            for place, token in enumerate(option):
+                following.setdefault(tuple(option[:place]), set()).add(token)
+        with self._request():
+            version, arrived = self.versions.get(model_id, self.version), time.monotonic()
+            looked_up: dict[tuple[int, ...], dict[int, float]] = {}
+            cached = None
+            for beginning, tokens in following.items():
+                parameters = _looks_up(sorted(tokens), temperature or 1.0)
+                prompt = [*prompt_token_ids, *beginning]
+                outputs, _ = await self._sample(model_id, prompt, parameters, arrived)
+                (entry,) = outputs[0].outputs[0].logprobs
+                looked_up[beginning] = {token: entry[token].logprob for token in tokens}
+                cached = outputs[-1].num_cached_tokens if cached is None else cached
+        self._count(len(prompt_token_ids), cached or 0, 0)
+        return Weighed(
+            [[looked_up[tuple(o[:place])][token] for place, token in enumerate(o)] for o in options],
+            version,
+            logprobs_mode_of(Sampling(1, temperature)),
+            cached,
+        )
+
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[None]:
+        """A request that is served: none begins while the engine refuses them, and weights wait for its end.
+
+        Raises:
+            InfraError: the engine refuses requests.
+        """
+        if self.refusal:
+            raise InfraError(f"the engine of {self.spec.base_id!r} {self.refusal}")
+        if self.running == 0:
+            self._busy_since = time.monotonic()
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if self.running == 0:
+                self.counts["seconds_busy"] += time.monotonic() - self._busy_since
 
     async def reload(self, weights: Weights) -> None:
         """Swap weights in place and forget every cached prefix (0.3 s for SmolLM2 on CPU).
@@ -195,7 +248,7 @@ class VllmServer(EngineKind):
         self.engine.shutdown()
 
     async def _sample(
-        self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling, arrived: float
+        self, model_id: str, prompt_token_ids: Sequence[int], parameters: Any, arrived: float
     ) -> tuple[list[Any], float | None]:
         """vLLM's outputs (the first token, then the rest) and seconds to the first of them."""
         from vllm.exceptions import VLLMClientError
@@ -205,7 +258,6 @@ class VllmServer(EngineKind):
         outputs: list[Any] = []
         first_token_after = None
         prompt = tokens_input(list(prompt_token_ids))  # rendered already: no tokenizer thread on the way
-        parameters = _parameters(sampling)
         try:
             request_id, adapter = str(next(self._request_ids)), self.adapters.get(model_id)
             async for output in self.engine.generate(prompt, parameters, request_id, lora_request=adapter):
@@ -265,6 +317,20 @@ def _parameters(sampling: Sampling) -> Any:
         # Two outputs per request: its first token, whose time is a metric, and all the others.
         output_kind=RequestOutputKind.DELTA,
         stream_interval=2**30,
+        skip_clone=True,
+    )
+
+
+def _looks_up(tokens: list[int], temperature: float) -> Any:
+    """What the next token may be and how likely: the one that is sampled is thrown away."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=temperature,
+        logprob_token_ids=tokens,
+        detokenize=False,
+        seed=0,
         skip_clone=True,
     )
 

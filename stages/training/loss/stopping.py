@@ -8,14 +8,13 @@ traces; all of a trace are in one pass, so both losses see it whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from stages.training.loss.kl import masked_sum
 from stages.training.loss.spec import LossSpec
 
 
@@ -32,7 +31,7 @@ class StopBatch:
     old_logits: Tensor  # log p(stop) - log p(continue) of the policy that played
     utility: Tensor  # of a stop here
     continued: Tensor  # of going on: seen on the trace, where the loss needs it
-    weight: Tensor  # of the decision; 0 takes it out
+    weight: Tensor  # of the decision; 0 where it was not the policy's, which takes it out
     trace: Tensor  # int64: which of the `num_traces` traces a decision belongs to
     ends: Tensor  # (num_traces,): utility at the end of each
     num_traces: int
@@ -54,34 +53,39 @@ class StopSums:
 
 def stop_loss(spec: LossSpec, batch: StopBatch) -> StopSums:
     """The loss of `spec.stop_loss`, summed over traces."""
+    batch = _chosen(batch)
     logits = (batch.stop_logprobs - batch.continue_logprobs).double()  # [D]: sums of logs lose digits
     loss, value = STOP_LOSSES[spec.stop_loss](spec, batch, logits)
-    counted = batch.weight > 0
     return StopSums(
         loss=loss,
         value=value.detach(),
-        probability=masked_sum(logits.detach().sigmoid(), counted),
+        probability=logits.detach().sigmoid().sum(),
         num_traces=batch.num_traces,
-        num_decisions=counted.sum(dtype=torch.float64),
+        num_decisions=torch.tensor(len(logits), dtype=torch.float64, device=logits.device),
     )
+
+
+def _chosen(batch: StopBatch) -> StopBatch:
+    """The decisions with a weight: all others go out before any sum, so that they change no bit of it."""
+    kept = batch.weight > 0
+    each = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in ("ends", "num_traces")}
+    return replace(batch, **{name: values[kept] for name, values in each.items()})
 
 
 def hazard(spec: LossSpec, batch: StopBatch, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Minus the sum over traces of J = sum_j S_j p_j u_j, with S_j the probability of coming to point j.
 
     J is exact for any weights on a trace that went on to its end, so its gradient is that of the expected
-    utility without sampling: dJ = sum_j S_j dp_j (u_j - C_j). A decision of weight 0 was not the policy's:
-    the trace goes on there, and it has no gradient.
+    utility without sampling: dJ = sum_j S_j dp_j (u_j - C_j). Where the policy was not asked, a trace goes on.
     """
-    chosen = batch.weight > 0
-    stop = torch.where(chosen, logsigmoid(logits), -torch.inf)  # [D] log p_j
-    on = torch.where(chosen, logsigmoid(-logits), 0.0)  # [D] log (1 - p_j)
+    stop, on = logsigmoid(logits), logsigmoid(-logits)  # [D] log p_j and log (1 - p_j)
     total = on.cumsum(0)
     so_far = total - on  # of all decisions before, in this pass
     first = _first_of(batch.trace, batch.num_traces)  # [num_traces]
     alive = so_far - so_far[first][batch.trace] if len(first) else so_far
-    each = torch.where(chosen, (alive + stop).exp(), 0.0) * batch.utility
-    left = torch.zeros_like(batch.ends).index_add(0, batch.trace, on).exp()  # [num_traces] never stopped
+    each = (alive + stop).exp() * batch.utility
+    nothing = torch.zeros(batch.num_traces, dtype=on.dtype, device=on.device)
+    left = nothing.index_add(0, batch.trace, on).exp()  # [num_traces] never stopped
     value = each.sum() + (left * batch.ends).sum()
     return -value, value
 
@@ -105,7 +109,7 @@ def all_action(spec: LossSpec, batch: StopBatch, logits: Tensor) -> tuple[Tensor
         low, high = (1 - spec.clip_low) * p_old, (1 + spec.clip_high) * p_old
         held = torch.minimum(torch.maximum(p, low), high)
         value = value + torch.minimum(p * advantage, held * advantage)
-    value = (torch.where(batch.weight > 0, value, 0.0) * batch.weight).sum()
+    value = (value * batch.weight).sum()
     return -value, value
 
 
