@@ -76,7 +76,7 @@ def hazard(spec: LossSpec, batch: StopBatch, logits: Tensor) -> tuple[Tensor, Te
     """Minus the sum over traces of J = sum_j S_j p_j u_j, with S_j the probability of coming to point j.
 
     J is exact for any weights on a trace that went on to its end, so its gradient is that of the expected
-    utility without sampling: dJ = sum_j S_j dp_j (u_j - C_j). Where the policy was not asked, a trace goes on.
+    utility without sampling: dJ = sum_j S_j dp_j (u_j - C_j). Where nobody was asked, a trace goes on.
     """
     stop, on = logsigmoid(logits), logsigmoid(-logits)  # [D] log p_j and log (1 - p_j)
     total = on.cumsum(0)
