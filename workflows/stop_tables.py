@@ -54,7 +54,10 @@ STOPS: Final = pa.schema(
         ("stop_available", pa.bool_()),
         ("stop_taken", pa.bool_()),
         ("held_back", pa.bool_()),  # a stop was not to be had: the trace goes on to its end
-        ("stop_source", pa.string()),  # a `StopSource` of workflows.vocabulary
+        (
+            "stop_source",
+            pa.string(),
+        ),  # an entry of `workflows.acts.STOP_SOURCES`; budget at the end of a trace
         ("stop_logprob", pa.float64()),  # given that it is one of both options; null at the end
         ("continue_logprob", pa.float64()),
         ("cost", pa.float64()),  # spent before, in the unit of [stopping] cost; no probe counts

@@ -66,17 +66,6 @@ class Ending(Word):
     CANCELLED = "cancelled", "its team cancelled it"
 
 
-class StopSource(Word):
-    """Who ended an episode at a decision point, or let it go on: column `stop_source` of `stops`."""
-
-    LEARNED = "learned", "a role chose, by the probabilities of its two options"
-    BUDGET = "budget", "the workflow was at its last round, and nobody was asked"
-    RULE = "rule", "a rule of the workflow's own decided"
-    ENV = "env", "what the team acts in was over"
-    HUMAN = "human", "a person decided"
-    ERROR = "error", "a failure ended the episode"
-
-
 class Move(Word):
     """What a reply chose to do: key `action` of what it parsed, where a role may choose; metrics count it."""
 

@@ -4,17 +4,22 @@ Nothing is sampled token by token. The engine says how likely each option is as 
 the row keeps the log-probabilities of the options given that it is one of them, and one is drawn by these.
 `behaviour_logprobs` are of the chosen option's tokens under the model's whole distribution, as in any row.
 
-A stop (`Role.decides`) may be *held back*: the option that goes on is taken whatever is drawn, so that the
-trace shows what would have come. Its row says so, and nothing else of the episode knows.
+Of a role that decides on an act (`Role.decides`), `act_detail` has `decides`, the act's word, `options`, the
+ids of both options, and `source`, "learned". A turn that chose the act has it in `act`.
+
+A stop may be *held back*: the option that goes on is taken whatever is drawn, so that the trace shows what
+would have come. Then `act_detail` has `held_back`, and nothing else of the episode knows.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from workflows import trajectory as t
 from workflows.engine import Completion, Sampling, Weighed
 from workflows.errors import InfraError, UsageError
 from workflows.playing.speaker import Speaker
@@ -23,7 +28,9 @@ from workflows.roles import Role
 from workflows.vocabulary import Act
 
 HELD_BACK: Final = "held_back"
-"""Key of `act_detail`: a stop was held back, so that the option that goes on was taken in any case."""
+DECIDES: Final = "decides"
+OPTIONS: Final = "options"
+"""Keys of `act_detail`."""
 
 
 def check_options(speaker: Speaker) -> None:
@@ -81,16 +88,29 @@ async def decide(
         num_cached_tokens=weighed.num_cached_tokens,
         started_after=weighed.started_after,
     )
-    return completion, decision_columns(speaker.role, logprobs, held)
+    named = [{"name": n, "value": v} for n, v in zip(speaker.role.options, logprobs, strict=True)]
+    return completion, {"option_logprobs": named, **_act_columns(speaker.role, chosen, options, held)}
 
 
-def decision_columns(role: Role, logprobs: Sequence[float], held: bool) -> dict[str, Any]:
-    """What a row says of a decision."""
-    named = [{"name": n, "value": v} for n, v in zip(role.options, logprobs, strict=True)]
-    columns: dict[str, Any] = {"option_logprobs": named}
-    if role.decides is not None:
-        columns |= {"act": role.decides, "act_detail": '{"' + HELD_BACK + '":true}' if held else None}
-    return columns
+def _act_columns(role: Role, chosen: int, options: list[list[int]], held: bool) -> dict[str, Any]:
+    if role.decides is None:
+        return {}
+    detail = {DECIDES: role.decides, "source": "learned", "number": 0, OPTIONS: options}
+    return {
+        "act": role.decides if chosen == 0 else None,
+        "act_detail": t.to_json(detail | ({HELD_BACK: True} if held else {})),
+    }
+
+
+def is_stop_decision(row: Mapping[str, Any]) -> bool:
+    """Whether a row of `turns` decided on a stop, either way."""
+    return row["option_logprobs"] is not None and detail_of(row).get(DECIDES) == Act.STOP
+
+
+def detail_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The `act_detail` of a row, read."""
+    detail: dict[str, Any] = json.loads(row["act_detail"] or "{}")
+    return detail
 
 
 def drawn(logprobs: Sequence[float], sampling: Sampling) -> int:

@@ -14,10 +14,10 @@ from typing import Any, Self
 from workflows.engine import ChatReply, Completion, Sampling
 from workflows.errors import UsageError
 from workflows.playing.base_episode import BaseEpisode, Row
+from workflows.playing.decision import is_stop_decision
 from workflows.playing.speaker import Speaker
 from workflows.roles import Role
 from workflows.state import Output, TurnKey
-from workflows.vocabulary import Act
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Stopped(BaseEpisode):
         rows = list(rows)
         base = BaseEpisode.of(rows, alternative=sample)
         row = base.turns.get(at)
-        if row is None or row["act"] != Act.STOP:
+        if row is None or not is_stop_decision(row):
             raise UsageError(
                 f"step {at.step!r} (round {at.round}, branch {at.branch!r}) of episode {base.episode_id} is "
                 "not a stop decision; name one"
