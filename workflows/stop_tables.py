@@ -31,13 +31,20 @@ PLAYED_PROBES: Final = pa.schema(
         ("context_hash", pa.string()),  # of the decision's prompt: the frozen context that it answers from
         ("prompt_tokens", pa.int64()),  # asked for it, the stored turns left out
         ("tokens", pa.int64()),  # sampled for it: accounted here and nowhere else
-        ("cost", pa.float64()),  # of a kind continue: the whole play's, as `stops` counts costs
-        ("answer", pa.string()),  # JSON: what the team's answer step says in the end
+        ("skipped", pa.string()),  # null, or why there is no play
     ]
 )
 PROBES: Final = pa.schema(
-    [*PLAYED_PROBES, ("score", pa.float64())]
-)  # by the run's own rewards, mean of the play
+    [
+        *PLAYED_PROBES,
+        (
+            "score",
+            pa.float64(),
+        ),  # by the run's own rewards: the mean over the turns of the play that have one
+        ("cost", pa.float64()),  # of the play of a kind continue, as `stops` counts costs; else null
+        ("answer", pa.string()),  # JSON: what the team's answer step says in the end
+    ]
+)
 
 # One row for each decision point, and one for the end of each episode (turn_index null).
 STOPS: Final = pa.schema(

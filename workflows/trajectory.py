@@ -1,5 +1,6 @@
 """The tables of a run: every column name and type is spelled here, but for those of updates
-(`workflows.update_tables`) and of counterfactual plays (`workflows.interventions`).
+(`workflows.update_tables`), of counterfactual plays (`workflows.interventions`) and of stop decisions
+(`workflows.stop_tables`).
 
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
