@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
+from workflows.stop_tables import PLAYED_PROBES, PROBES, STOP_CURVE, STOP_PRICE, STOP_ROWS, STOPS
 from workflows.update_tables import KL_SCALE as KL_SCALE
 from workflows.update_tables import MODELS as MODELS
 from workflows.update_tables import ROLE_PAIRS as ROLE_PAIRS
@@ -258,15 +259,24 @@ _SCHEMAS: Final = {
     "played_interventions": PLAYED_INTERVENTIONS,
     "interventions": INTERVENTIONS,
     "votes": VOTES,
+    "probe_turns": TURNS,
+    "probe_episodes": EPISODES,
+    "probe_rewards": REWARDS,
+    "played_probes": PLAYED_PROBES,
+    "probes": PROBES,
+    "stops": STOPS,
+    "stop_curve": STOP_CURVE,
+    "stop_price": STOP_PRICE,
+    "stop_rows": STOP_ROWS,
 }
 
 
 # Part k of each of these holds the same groups of episodes.
 ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes"})
 # Each block writes the whole of these: the newest one stands for the iteration.
-STATE_TABLES: Final = frozenset({"baselines", "kl_scale", "trust"})
+STATE_TABLES: Final = frozenset({"baselines", "kl_scale", "trust", "stop_price"})
 # States that last through iterations which do not write them, such as those that train nothing.
-LASTING_TABLES: Final = frozenset({"kl_scale", "trust"})
+LASTING_TABLES: Final = frozenset({"kl_scale", "trust", "stop_price"})
 
 
 def schema_of(table: str) -> pa.Schema:

@@ -47,6 +47,15 @@ OF_THIS_VERSION = {
     "played_interventions": "79dd6ef9adb57397",
     "interventions": "3b8d9628a2b1f309",
     "votes": "fd03f98d084ea195",
+    "probe_turns": "92b2994bb1ddd83c",
+    "probe_episodes": "01c4fc7f71d3566d",
+    "probe_rewards": "692aa6ec9955f580",
+    "played_probes": "35b201da69b9d0ef",
+    "probes": "b70d8e03488c0284",
+    "stops": "60f7044beb774955",
+    "stop_curve": "f911cb4f6d57f5e5",
+    "stop_price": "674ba501fef7b35f",
+    "stop_rows": "97c588e1ef067dee",
 }
 
 
