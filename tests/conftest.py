@@ -96,8 +96,9 @@ def s3_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def ray_cluster(s3_port: int) -> None:
-    """A local Ray, which stays up for all modules: a start takes 4 to 20 s of a core.
+def ray_cluster(s3_port: int) -> Iterator[None]:
+    """A local Ray, which stays up for all modules: a start takes 4 to 20 s of a core. Processes of trainers
+    and engines are handed on from one test to the next.
 
     Its workers inherit their environment when it starts, so that has what any test wants of a worker:
     which module comes first makes no difference.
@@ -106,12 +107,15 @@ def ray_cluster(s3_port: int) -> None:
 
     from pipeline.run.cluster import start_ray
     from tests.support.environment import of_workers
+    from tests.support.kept import kept_processes
 
     if not ray.is_initialized():
         with pytest.MonkeyPatch.context() as patch:
             for name, value in of_workers(s3_port).items():
                 patch.setenv(name, value)
             start_ray("local", 0.3)
+    with kept_processes():
+        yield
 
 
 def pytest_sessionfinish() -> None:

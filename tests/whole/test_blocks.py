@@ -165,7 +165,7 @@ def test_all_readers_see_all_blocks(whole: Whole, capsys: Any) -> None:
     assert write_report(run).episodes == 2 * 16
 
 
-@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("block", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_stopped_at_every_border_and_resumed_it_is_as_if_nothing_had_been(
     whole: Whole, block: int, scripted: Settings
 ) -> None:

@@ -67,8 +67,8 @@ def stuck(where: str, mark: Path) -> dict[str, Any]:
     [
         ("start", signal.SIGINT),
         ("player", signal.SIGTERM),
-        ("generate", signal.SIGINT),
-        ("sleep", signal.SIGTERM),
+        pytest.param("generate", signal.SIGINT, marks=pytest.mark.long),
+        pytest.param("sleep", signal.SIGTERM, marks=pytest.mark.long),
         ("update", signal.SIGINT),
         ("reload", signal.SIGTERM),
     ],
@@ -86,8 +86,15 @@ def test_a_run_stops_wherever_it_waits(
     check_end(process, 128 + number, started, log)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seconds", [1.0, 6.0])
+@pytest.mark.parametrize(
+    ("seconds", "number"),
+    [
+        (1.0, signal.SIGTERM),
+        (6.0, signal.SIGINT),
+        pytest.param(1.0, signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(6.0, signal.SIGTERM, marks=pytest.mark.long),
+    ],
+)
 def test_an_early_stop_has_its_code_too(
     number: signal.Signals, seconds: float, scripted: Settings, tmp_path: Path
 ) -> None:

@@ -113,7 +113,9 @@ def test_two_thirds_of_the_tokens_of_fresh_plays_are_sampled_and_metrics_and_cos
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.parametrize(
+    "block", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)]
+)
 def test_stopped_at_every_border_and_resumed_it_is_as_if_nothing_had_been(
     whole: Whole, block: int, scripted: Settings
 ) -> None:
