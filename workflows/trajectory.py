@@ -1,6 +1,6 @@
 """The tables of a run: every column name and type is spelled here, but for those of updates
-(`workflows.update_tables`), of counterfactual plays (`workflows.interventions`) and of stop decisions
-(`workflows.stop_tables`).
+(`workflows.update_tables`), of counterfactual plays (`workflows.interventions`), of stop decisions
+(`workflows.stop_tables`) and of imported traces (`workflows.traced`).
 
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
 from workflows.stop_tables import PLAYED_PROBES, PROBES, STOP_CURVE, STOP_PRICE, STOP_ROWS, STOPS
+from workflows.traced import TRACED
 from workflows.update_tables import KL_SCALE as KL_SCALE
 from workflows.update_tables import MODELS as MODELS
 from workflows.update_tables import ROLE_PAIRS as ROLE_PAIRS
@@ -268,11 +269,14 @@ _SCHEMAS: Final = {
     "stop_curve": STOP_CURVE,
     "stop_price": STOP_PRICE,
     "stop_rows": STOP_ROWS,
+    "traced": TRACED,
 }
 
 
 # Part k of each of these holds the same groups of episodes.
-ALIGNED_TABLES: Final = frozenset({"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes"})
+ALIGNED_TABLES: Final = frozenset(
+    {"tasks", "turns", "episodes", "rewards", "credit", "evaluation", "votes", "traced"}
+)
 # Each block writes the whole of these: the newest one stands for the iteration.
 STATE_TABLES: Final = frozenset({"baselines", "kl_scale", "trust", "stop_price"})
 # States that last through iterations which do not write them, such as those that train nothing.

@@ -29,6 +29,7 @@ from pipeline.cli.serve_retriever import serve_retriever
 from pipeline.cli.show import show
 from pipeline.cli.study import study
 from pipeline.cli.sweep import sweep
+from pipeline.cli.trace import trace_app
 from pipeline.cli.train import train
 from pipeline.cli.ui import ui
 from pipeline.settings.program import SCRIPT, VARIABLE, program, started_as_script, version
@@ -58,6 +59,7 @@ for verb in VERBS:
 for verb in RUN_VERBS:
     run_app.command()(verb)
 app.add_typer(run_app, name="run")
+app.add_typer(trace_app, name="trace")
 
 
 def command_line() -> Any:

@@ -40,6 +40,7 @@ from workflows.errors import UsageError
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.script import AnyWorkflow
+from workflows.teams.imported import check_playable
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def assemble(settings: Settings) -> Plan:
     """
     check_root(settings.run.root, settings.run.name)
     resolved = load_and_resolve(settings)
+    check_playable(resolved.workflow_section.use)
     run, data = resolved.run, resolved.data
     tasks = check_task_fields(resolved.workflow, _load_tasks(resolved, data.path), data.split)
     choose(tasks.tasks, data.split, run.seed, 0, data.tasks_per_iteration)

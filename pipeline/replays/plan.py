@@ -13,6 +13,7 @@ from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.resolve import Resolved, load_and_resolve
 from pipeline.plan.rewards import weighted_rewards
+from pipeline.replays.imported import lays_out_tokens
 from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
 from pipeline.replays.source import Source
@@ -147,6 +148,7 @@ def replay_plan(
             "blocks: a replay trains on iterations of one block; leave out --update, or choose other "
             "--iterations"
         )
+    with_layout = lays_out_tokens(source.run, bool(update))
     changes = tuple(changes_of(source.run, settings, split=source.split, update=bool(update)))
     resolved, training = load_and_resolve(settings), None
     if source.split is not None:
@@ -157,6 +159,8 @@ def replay_plan(
     else:
         method = credit_method(resolved)
         stages, fingerprints, tokens = _pure(resolved, method, with_tokens=not update)
+        if not with_layout:
+            stages, tokens = [s for s in stages if s.name in STEPS[:2]], ()
         if update:
             training = training_of(source, resolved, method, update)
     plan = ReplayPlan(

@@ -47,6 +47,7 @@ OF_THIS_VERSION = {
     "played_interventions": "79dd6ef9adb57397",
     "interventions": "3b8d9628a2b1f309",
     "votes": "fd03f98d084ea195",
+    "traced": "3b851f8539e91917",
     "probe_turns": "92b2994bb1ddd83c",
     "probe_episodes": "01c4fc7f71d3566d",
     "probe_rewards": "692aa6ec9955f580",
