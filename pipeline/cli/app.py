@@ -29,7 +29,10 @@ from pipeline.cli.serve_retriever import serve_retriever
 from pipeline.cli.show import show
 from pipeline.cli.study import study
 from pipeline.cli.sweep import sweep
-from pipeline.cli.trace import trace_app
+from pipeline.cli.trace.export import export as trace_export
+from pipeline.cli.trace.import_ import import_
+from pipeline.cli.trace.stats import stats
+from pipeline.cli.trace.validate import validate
 from pipeline.cli.train import train
 from pipeline.cli.ui import ui
 from pipeline.settings.program import SCRIPT, VARIABLE, program, started_as_script, version
@@ -44,6 +47,8 @@ RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (
     *(iteration, train, evaluate, replay, ablate),
     *(sweep, study),
 )
+# `trace export`, `trace import`, …
+TRACE_VERBS: Final[tuple[Callable[..., None], ...]] = (trace_export, import_, validate, stats)
 
 
 app = typer.Typer(
@@ -59,6 +64,9 @@ for verb in VERBS:
 for verb in RUN_VERBS:
     run_app.command()(verb)
 app.add_typer(run_app, name="run")
+trace_app = typer.Typer(help="Write, read, check and count traces of episodes.", no_args_is_help=True)
+for verb in TRACE_VERBS:
+    trace_app.command(verb.__name__.rstrip("_"))(verb)
 app.add_typer(trace_app, name="trace")
 
 

@@ -17,8 +17,8 @@ def lays_out_tokens(run: Run, update: bool) -> bool:
         return True
     if update and not imported["trainable"]:
         raise UsageError(
-            f"--update: run {run.name!r} is of imported traces, and PPO can't train on them: no reply has its "
-            "token ids with their logprobs, prompt ids and a temperature; imitate those that have text "
+            f"--update: run {run.name!r} is of imported traces, and PPO can't train on them: no reply has "
+            "its ids with their logprobs, prompt ids and a temperature; imitate those that have text "
             "instead: `demonstrations` writes them to a file for engine = 'demonstrations'"
         )
     if update and imported["checkpoint"] is None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipeline.traces.extension import OURS
 from pipeline.traces.survey.events import depth_of
 from pipeline.traces.survey.words import EXTENSION
+from workflows.vocabulary import Event
 
 # Columns of a turn of which people ask whether a corpus has them, and what for.
 FIELDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -95,7 +96,7 @@ class Stats:
         self.turns += 1
         if turn.get("act"):
             self.acts[str(turn["act"])] += 1
-        if turn.get("event") == "llm":
+        if turn.get("event") == Event.LLM:
             self.replies += 1
             places = {"turn": turn, "content": content}
             self.have.update(name for name, (place, _) in FIELDS.items() if name in places[place])

@@ -16,13 +16,18 @@ from pathlib import Path
 import pytest
 
 import pipeline.cli
-from pipeline.cli.app import RUN_VERBS, VERBS, literal
+import pipeline.cli.trace
+from pipeline.cli.app import RUN_VERBS, TRACE_VERBS, VERBS, literal
 from pipeline.settings import program
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"ray", "torch", "mlflow", "vllm", "transformers", "deepspeed"}
 MODULES = sorted(module.name for module in pkgutil.iter_modules(pipeline.cli.__path__))
-COMMANDS = [[v.__name__.replace("_", "-")] for v in VERBS] + [["run", v.__name__] for v in RUN_VERBS]
+COMMANDS = {
+    **{(v.__name__.replace("_", "-"),): v for v in VERBS},
+    **{("run", v.__name__): v for v in RUN_VERBS},
+    **{("trace", v.__name__.rstrip("_")): v for v in TRACE_VERBS},
+}
 WIDE = {"COLUMNS": "300", "TERMINAL_WIDTH": "300"}  # so that no sentence of a help is broken into lines
 
 
@@ -44,18 +49,21 @@ def test_every_module_of_the_command_line_imports_nothing_heavy() -> None:
 
 def test_a_verb_is_a_module_with_a_function_of_its_name() -> None:
     verbs = {verb.__name__: verb for verb in (*VERBS, *RUN_VERBS)}
-    assert set(MODULES) - {"app", "options"} == verbs.keys()
+    assert set(MODULES) - {"app", "options", "trace"} == verbs.keys()
     for name, verb in verbs.items():
         assert verb.__module__ == f"pipeline.cli.{name}"
+    inside = {module.name for module in pkgutil.iter_modules(pipeline.cli.trace.__path__)}
+    assert inside - {"shared"} == {verb.__name__ for verb in TRACE_VERBS}
+    assert all(verb.__module__ == f"pipeline.cli.trace.{verb.__name__}" for verb in TRACE_VERBS)
 
 
-@pytest.mark.parametrize("command", [[], ["run"], *COMMANDS], ids=" ".join)
-def test_help_shows_every_word_of_what_was_written_with_its_brackets(command: list[str]) -> None:
+@pytest.mark.parametrize("command", [(), ("run",), ("trace",), *COMMANDS], ids=" ".join)
+def test_help_shows_every_word_of_what_was_written_with_its_brackets(command: tuple[str, ...]) -> None:
     done = run(*command, "--help", **WIDE)
     assert done.returncode == 0, done.stderr
     assert "\\[" not in done.stdout
     shown = re.sub(r"[\s│]+", " ", done.stdout)
-    for verb in (v for v in (*VERBS, *RUN_VERBS) if command and v.__name__.replace("_", "-") == command[-1]):
+    if (verb := COMMANDS.get(command)) is not None:
         for paragraph in inspect.getdoc(verb).split("\n\n"):  # type: ignore[union-attr]
             assert " ".join(paragraph.split()) in shown
         for option in inspect.signature(verb, eval_str=True).parameters.values():

@@ -14,19 +14,21 @@ from typing import Any, Final
 
 from pipeline.traces.episode import USER, WORKFLOW, Episode, Row, agents_of, sources_of
 from pipeline.traces.survey import words
-from workflows.vocabulary import NOT_THE_POLICYS_DOING, Event
+from workflows.acts import TRUNK
+from workflows.vocabulary import NOT_THE_POLICYS_DOING, Act, Event
 
 START: Final = "start"
 _OF_ACT: Final[Mapping[str, str]] = {
-    "spawn": "spawn",
-    "delegate": "message",
-    "message": "message",
-    "aggregate": "aggregate",
-    "return": "return",
-    "stop": "orchestrator_decision",
-    "compact": "orchestrator_decision",
-    "cancel": "orchestrator_decision",  # its play is over when its last call has come back
+    Act.SPAWN: "spawn",
+    Act.DELEGATE: "message",
+    Act.MESSAGE: "message",
+    Act.AGGREGATE: "aggregate",
+    Act.RETURN: "return",
+    Act.STOP: "orchestrator_decision",
+    Act.COMPACT: "orchestrator_decision",
+    Act.CANCEL: "orchestrator_decision",  # its play is over when its last call has come back
 }
+_SUB_DECISIONS: Final = frozenset((Act.DELEGATE, Act.STOP, Act.COMPACT, Act.CANCEL))  # no types of their own
 _EDGE_TO: Final = {"spawn": "spawn", "aggregate": "aggregate"}  # by the kind of the event that it leads to
 _EDGE_FROM: Final = {"message": "message", "return": "return"}  # else by that of the event it comes from
 
@@ -55,6 +57,9 @@ class _Drawing:
         self.by_index = {turn["turn_index"]: turn for turn in episode.turns}
         self.done = Drawn()
         self.outputs = self.done.outputs
+        trunk = (t for t in episode.turns if t.get("role") and not t.get("instance"))
+        first = next(trunk, None)
+        self.trunk = WORKFLOW if first is None else self.agents[first["turn_index"]]
         self.spawned: dict[str, dict[str, Any]] = {}  # by instance
         self.last: dict[str, dict[str, Any]] = {}  # the last event of an agent
 
@@ -104,7 +109,7 @@ class _Drawing:
 
     def _extend(self, turn: Row, event: dict[str, Any], several: bool) -> None:
         said: dict[str, Any] = {"msg_id": event["id"]} if several else {}
-        if turn.get("act") in ("delegate", "stop", "compact", "cancel"):
+        if turn.get("act") in _SUB_DECISIONS:
             said["sub_decision"] = str(turn["act"])
         event[words.EXTENSION] = said
 
@@ -172,13 +177,20 @@ class _Drawing:
     def _of_act(self, turn: Row, kind: str, agent: str) -> tuple[str, list[str]]:
         if kind in ("aggregate", "orchestrator_decision"):
             return kind, []
-        recipients = [str(r) for r in turn.get("recipients") or ()]
+        recipients = [self._play(str(r), turn) for r in turn.get("recipients") or ()]
         if not recipients and turn.get("instance") and kind == "spawn":
             recipients = [str(turn["instance"])]
         if not recipients:
             readers = (self.agents[child["turn_index"]] for child in self.children[turn["turn_index"]])
             recipients = [reader for reader in dict.fromkeys(readers) if reader != agent]
         return kind, recipients or [USER]
+
+    def _play(self, name: str, turn: Row) -> str:
+        """The agent of a play by its id; the play that nobody spawned goes by whoever began it."""
+        if name != TRUNK:
+            return name
+        spawn = self.spawned.get(str(turn.get("instance")))
+        return spawn["agent"] if spawn is not None else self.trunk
 
     def _speaks(self, index: int) -> bool:
         return self.by_index.get(index, {}).get("event") == Event.LLM

@@ -21,6 +21,7 @@ _ACTS: Final[Mapping[str, Act]] = {
     "return": Act.RETURN,
     "aggregate": Act.AGGREGATE,
 }
+UNNAMED: Final = "tool"  # a result without its call need not name one
 _LLM: Final = frozenset(("orchestrator_decision", "message", "return", "aggregate"))
 
 
@@ -150,11 +151,12 @@ def _turn(event: Mapping[str, Any], index: int, parents: list[int]) -> dict[str,
     is_tool = kind in ("tool_call", "tool_result")
     event_kind = Event.TOOL if is_tool else Event.LLM if kind in _LLM else Event.CONTROL
     role = event.get("role") or event["agent"].partition("#")[0]
+    tool = event.get("tool", UNNAMED)
     act = _ACTS.get(kind)
     recipients = [event["to"]] if act is not None and event.get("to") else None
     return {
         "turn_index": index,
-        "step": identifier(str(event.get("tool") or "tool") if is_tool else role if kind in _LLM else kind),
+        "step": identifier(tool if is_tool else role if kind in _LLM else kind),
         "round": 0,
         "branch": "",
         "parents": parents,
@@ -164,7 +166,7 @@ def _turn(event: Mapping[str, Any], index: int, parents: list[int]) -> dict[str,
         "model_id": IMPORTED if event_kind == Event.LLM else None,
         "base_id": IMPORTED if event_kind == Event.LLM else None,
         "status": str(Status.OK),
-        "tool": (event.get("tool") or "tool") if is_tool else None,
+        "tool": tool if is_tool else None,
         "started_at": float(event["t"]),
         "ended_at": float(event["t"]),
         "origin": str(Origin.IMPORTED),

@@ -149,8 +149,8 @@ def _tools(
         if known[edge["dst"]]["type"] == "tool_result" and known[edge["src"]]["type"] == "tool_call":
             calls.setdefault(edge["dst"], set()).add(edge["src"])
     for k, event in enumerate(events):
-        kind, where = event["type"], f"events[{k}]"
-        if kind == "tool_call" and not event.get("tool"):
+        kind, where, tool = event["type"], f"events[{k}]", event.get("tool")
+        if kind == "tool_call" and not tool:
             yield Problem("tool", f"{where}.tool", "a tool_call names its tool; there is none")
         elif kind in ("message", "return"):
             for key in ("from", "to"):
