@@ -146,14 +146,14 @@ def _foreign(trace: Mapping[str, Any]) -> Imported:
     return imported
 
 
-def _turn(event: Mapping[str, Any], index: int, parents: list[int]) -> dict[str, Any]:
-    kind = event["type"]
+def _turn(entry: Mapping[str, Any], index: int, parents: list[int]) -> dict[str, Any]:
+    kind = entry["type"]
     is_tool = kind in ("tool_call", "tool_result")
     event_kind = Event.TOOL if is_tool else Event.LLM if kind in _LLM else Event.CONTROL
-    role = event.get("role") or event["agent"].partition("#")[0]
-    tool = event.get("tool", UNNAMED)
+    role = entry.get("role") or entry["agent"].partition("#")[0]
+    tool = entry.get("tool", UNNAMED)
     act = _ACTS.get(kind)
-    recipients = [event["to"]] if act is not None and event.get("to") else None
+    recipients = [entry["to"]] if act is not None and entry.get("to") else None
     return {
         "turn_index": index,
         "step": identifier(tool if is_tool else role if kind in _LLM else kind),
@@ -167,10 +167,10 @@ def _turn(event: Mapping[str, Any], index: int, parents: list[int]) -> dict[str,
         "base_id": IMPORTED if event_kind == Event.LLM else None,
         "status": str(Status.OK),
         "tool": tool if is_tool else None,
-        "started_at": float(event["t"]),
-        "ended_at": float(event["t"]),
+        "started_at": float(entry["t"]),
+        "ended_at": float(entry["t"]),
         "origin": str(Origin.IMPORTED),
-        "instance": event["agent"] if not is_tool else None,
+        "instance": entry["agent"] if not is_tool else None,
         "decided_by": parents[0] if kind == "spawn" and parents else None,
         "recipients": recipients,
         "policy_version": 0 if event_kind == Event.LLM else None,

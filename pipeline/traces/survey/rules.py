@@ -148,15 +148,15 @@ def _tools(
     for edge in edges:
         if known[edge["dst"]]["type"] == "tool_result" and known[edge["src"]]["type"] == "tool_call":
             calls.setdefault(edge["dst"], set()).add(edge["src"])
-    for k, event in enumerate(events):
-        kind, where, tool = event["type"], f"events[{k}]", event.get("tool")
+    for k, entry in enumerate(events):
+        kind, where, tool = entry["type"], f"events[{k}]", entry.get("tool")
         if kind == "tool_call" and not tool:
             yield Problem("tool", f"{where}.tool", "a tool_call names its tool; there is none")
         elif kind in ("message", "return"):
             for key in ("from", "to"):
-                if not event.get(key):
+                if not entry.get(key):
                     yield Problem("from-to", f"{where}.{key}", f"a {kind} says {key} whom; it is missing")
-        elif kind == "tool_result" and (count := len(calls.get(event["id"], ()))) != 1:
+        elif kind == "tool_result" and (count := len(calls.get(entry["id"], ()))) != 1:
             yield Problem(
                 "tool-parent", where, f"a tool_result follows one tool_call by an edge; it follows {count}"
             )
