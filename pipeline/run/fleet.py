@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pipeline.run.redone_updates import Redone, trainer_at
 from stages.base import Progress, Quiet
 from stages.engines.base import EngineSpec, Weights
-from stages.players.actor import PlayerSpec, start_player
+from stages.players.actor import PlayerSpec, player_process, start_players
 from stages.training.checkpoint import read_manifest
 from stages.training.spec import TrainerSpec
 from stages.waiting import LIMITS, Limits, Overdue, answer, answers
@@ -65,28 +65,50 @@ class Fleet:
     progress: Progress = field(default_factory=Quiet)
     limits: Limits = LIMITS
     redo_tolerance: float = TOLERANCE
+    has_room: Callable[[], bool] = lambda: False  # for trainers that start while engines start and work
     _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
     _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
     _trainers: dict[str, TrainerGroup] = field(default_factory=dict)  # by model id
     _players: dict[str, list[Actor]] = field(default_factory=dict)  # by what they play for
+    _expected: tuple[str, ...] = ()  # models that are trained on what is played next
+    _begun: dict[str, TrainerGroup] = field(default_factory=dict)  # trainers nobody has waited for, likewise
     _last_trained: str | None = None
     _asleep: bool = False
     _is_starting: bool = False
     start_seconds: float = 0.0  # that starts of engines, players and trainers have taken
 
     def players(self, purpose: str | None = None) -> list[Actor]:
-        """Players with every engine up, awake and at the newest weights; without a purpose, training's."""
+        """Players with every engine up, awake and at the newest weights; without a purpose, training's.
+
+        Processes of players, and trainers that training's players play for, come up beside the engines.
+        """
         purpose = purpose or "train"
         with self._starting():
-            self._start_engines()
+            if purpose == "train":
+                self._begin_trainers()
+            if purpose in self._players:
+                self._start_engines()
+            else:
+                self._players[purpose] = self._start_players(self.player_specs[purpose])
         self._wake()
-        if purpose not in self._players:
-            spec = self.player_specs[purpose]
-            with self._starting():
-                self._players[purpose] = [
-                    start_player(spec, self._clients, limits=self.limits) for _ in range(self.num_players)
-                ]
+        for group in self._begun.values():
+            group.check_start()  # now: a rollout takes long
         return self._players[purpose]
+
+    def _start_players(self, spec: PlayerSpec) -> list[Actor]:
+        handles = [player_process(spec) for _ in range(self.num_players)]
+        try:
+            self._start_engines()
+            self._wake()
+            start_players(handles, spec, self._clients, self.limits)
+        except BaseException:
+            _kill(handles)
+            raise
+        return handles
+
+    def expect(self, model_ids: Iterable[str]) -> None:
+        """Say which models are trained on what is played next: their trainers may start meanwhile."""
+        self._expected = tuple(model_ids)
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -165,11 +187,12 @@ class Fleet:
         """Release everything; safe to call twice, and after any failure."""
         from stages.engines.start import stop_engines
 
-        for group in self._trainers.values():
+        for group in (*self._trainers.values(), *self._begun.values()):
             group.close()
         _kill([p for some in self._players.values() for p in some])
         stop_engines(list(self._engines.values()))
         self._trainers.clear()
+        self._begun.clear()
         self._last_trained = None
         self._players.clear()
         self._clients.clear()
@@ -265,13 +288,39 @@ class Fleet:
                 with contextlib.suppress(Exception):  # what ended the run is what is told
                     group.save(self.checkpoint_uri(model_id, version))
 
-    def _start_trainer(self, model_id: str) -> TrainerGroup:
-        """A trainer at the model's newest version: from its checkpoint, or from an older one by
-        redoing the updates since then from their stored partitions."""
+    def _begin_trainers(self) -> None:
+        """Begin to start the trainers that are expected, as far as memory allows, and nothing has to be made
+        again first. Engines would leave no room on a GPU that they share with them."""
+        from stages.training.group import TrainerGroup
+
+        up = {self._base_of(model_id) for model_id in (*self._trainers, *self._begun)}
+        on_gpus = any(spec.num_gpus for spec in self.engine_specs.values())
+        for model_id in self._expected:
+            spec, base_id = self.trainer_specs[model_id], self._base_of(model_id)
+            start, resume = self._newest_checkpoint(model_id)
+            if base_id in up or (on_gpus and spec.num_gpus) or start != self.version_of(model_id):
+                continue
+            if not self.has_room():
+                return
+            up.add(base_id)  # further adapters on it start in its processes, in no time
+            self._begun[model_id] = TrainerGroup.begin(spec, version=start, resume=resume)
+
+    def _newest_checkpoint(self, model_id: str) -> tuple[int, str | None]:
+        """The version of the newest checkpoint up to the model's, and its folder; 0 where there is none."""
         want = self.version_of(model_id)
-        have = [v for v in self.checkpoints.checkpoint_versions(model_id) if v <= want]
-        start = max(have, default=0)
-        resume = self.checkpoint_uri(model_id, start) if start > 0 else None
+        start = max((v for v in self.checkpoints.checkpoint_versions(model_id) if v <= want), default=0)
+        return start, self.checkpoint_uri(model_id, start) if start > 0 else None
+
+    def _start_trainer(self, model_id: str) -> TrainerGroup:
+        """A trainer at the model's newest version: the one that was begun, or from its checkpoint, or from an
+        older one by redoing the updates since then from their stored partitions."""
+        want = self.version_of(model_id)
+        if (begun := self._begun.pop(model_id, None)) is not None:
+            self.progress.start(f"start trainer of {model_id}", None, "")
+            begun.wait_ready()
+            self.progress.finish()
+            return begun
+        start, resume = self._newest_checkpoint(model_id)
         # adapters on one base share its processes
         beside = next(
             (g for m, g in self._trainers.items() if self._base_of(m) == self._base_of(model_id)), None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from pipeline.metrics.alarms import alarms
@@ -18,6 +19,7 @@ from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
 from pipeline.plan.engines import greedy_players
 from pipeline.plan.evaluation import EvaluationPlan
+from pipeline.plan.memory import memory_problem
 from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
@@ -50,6 +52,7 @@ from stages.engines.kinds import engine_class
 from stages.greedy import GREEDY
 from stages.tables.parquet import write_bytes
 from stages.training.spec import TrainerSpec
+from stages.update import UpdateStage
 from workflows.errors import RunFailed, UsageError
 
 # what to do where an evaluation was made with other settings
@@ -81,6 +84,7 @@ class Runner:
             progress=progress,
             limits=settings.cluster.limits,
             redo_tolerance=settings.checkpoints.redo_tolerance,
+            has_room=cache(lambda: memory_problem(plan, settings.cluster.address) is None),
         )
 
     def next_index(self) -> int:
@@ -141,6 +145,7 @@ class Runner:
             for table, blocks in block.shared.items()
         }
         check_chain(block.stages, {name: table.schema for name, table in shared.items()})
+        self.fleet.expect(s.model.model_id for s in block.stages if isinstance(s, UpdateStage))
         return run_stages(
             block.stages,
             place,

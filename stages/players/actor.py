@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from stages.players.counterfactuals import Job, play_job
 from stages.players.shards import Kept, Shard, bases_of, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
-from stages.waiting import LIMITS, Limits, Overdue, answer
+from stages.waiting import LIMITS, Limits, Overdue, answer, answers
 from workflows.engine import AnyEngine, EngineHooks
 from workflows.errors import RunFailed, SchemaError
 from workflows.hooks import hooks_of
@@ -51,20 +51,24 @@ class PlayerSpec:
 
 
 class PlayerActor:
-    """Runs in an async Ray actor (`start_player`), and in tests as it is."""
+    """Runs in an async Ray actor (`player_process`), and in tests as it is."""
 
-    def __init__(self, spec: PlayerSpec, engines: Mapping[str, AnyEngine]) -> None:
+    def __init__(self, spec: PlayerSpec, engines: Mapping[str, AnyEngine] | None = None) -> None:
         self.spec = spec
-        self.engines = dict(engines)
+        self.engines = dict(engines or {})
         self.progress_counts: Counter[str] = Counter()
 
-    async def start(self) -> None:
+    async def start(self, engines: Mapping[str, AnyEngine] | None = None) -> None:
         """Build the workflow, let its tools load what they need, and see that each API answers.
+
+        Args:
+            engines: by model id, where they were not up when the process was started.
 
         Raises:
             workflows.errors.CadreError: the workflow, a role's prompt or a tool can't work here.
         """
         spec = self.spec
+        self.engines.update(engines or {})
         workflow = load_workflow(spec.use, spec.options)
         self.player = Player(workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed)
         await self.player.start()
@@ -189,35 +193,37 @@ def _sorted(table: pa.Table) -> pa.Table:
     return table.sort_by([(k, "ascending") for k in keys])
 
 
-def start_player(
-    spec: PlayerSpec, engines: Mapping[str, AnyEngine], name: str | None = None, limits: Limits = LIMITS
-) -> Any:
-    """A started player actor. It holds no CPU in Ray's books: engines do the work it waits for.
-
-    Raises:
-        workflows.errors.CadreError: the workflow or a tool could not be loaded there, or the actor died.
-    """
+def player_process(spec: PlayerSpec, name: str | None = None) -> Any:
+    """A player actor without engines, whose process comes up by itself. It holds no CPU in Ray's books:
+    engines do the work it waits for."""
     import ray
 
     threads = {"env_vars": {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}}
     actor: Any = ray.remote(PlayerActor)
-    handle = actor.options(
+    return actor.options(
         name=name, num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=1024, runtime_env=threads
-    ).remote(spec, dict(engines))
+    ).remote(spec)
+
+
+def start_players(
+    handles: Sequence[Any], spec: PlayerSpec, engines: Mapping[str, AnyEngine], limits: Limits = LIMITS
+) -> None:
+    """Give `player_process`es their engines, and wait until they can play.
+
+    Raises:
+        workflows.errors.CadreError: the workflow or a tool could not be loaded there, or an actor died.
+    """
+    import ray
+
     try:
-        answer(
-            handle.start.remote(),
+        answers(
+            [handle.start.remote(dict(engines)) for handle in handles],
             f"the start of a player of workflow {spec.use!r} with its tools",
             limits.player_start_seconds,
             setting="cluster.player_start_seconds",
         )
     except ray.exceptions.RayError as error:
-        ray.kill(handle)
         raise failed_call(error, "the player") from None
-    except BaseException:
-        ray.kill(handle)
-        raise
-    return handle
 
 
 def play_shard(

@@ -18,7 +18,7 @@ from pipeline.run.session import session
 from pipeline.settings.reading import parse_settings
 from pipeline.store.run import Run
 from pipeline.views.overview import overview_lines
-from stages.players.actor import PlayerSpec, play_shard, start_player
+from stages.players.actor import PlayerSpec, play_shard, player_process, start_players
 from stages.players.shards import Shard
 from stages.tables.parquet import TableSink
 from workflows.engine import Message, Sampling
@@ -86,7 +86,8 @@ def test_a_player_that_a_plain_function_blocks_fails_the_run_and_does_not_hang(t
 
     models = ModelMap({"m": Model("m", "m", "scripted")}, {"solver": "m"})
     spec = PlayerSpec("single", {}, models, {}, PlayLimits(episode_timeout_seconds=1), 0, 1)
-    player = start_player(spec, {"m": ScriptedEngine(blocks)})
+    player = player_process(spec)
+    start_players([player], spec, {"m": ScriptedEngine(blocks)})
     row = {"task_id": "t", "split": "train", "source": "", "inputs": '{"question": "?"}', "gold": "{}"}
     sink = TableSink("tasks", str(tmp_path / "tasks"), TASKS)
     tasks = sink.ref([sink.write_part(0, rows_to_table([row], TASKS))])
