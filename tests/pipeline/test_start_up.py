@@ -110,7 +110,7 @@ class Started:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
-    yield Started(monkeypatch)
+    return Started(monkeypatch)
 
 
 def begun(started: Started) -> list[str]:
