@@ -25,10 +25,11 @@ from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from stages.token_advantages import part as pure
 from stages.token_advantages.gae import CARRY, SUMMARY, chain
 from stages.token_advantages.kl_control import scale_before, scale_table
+from stages.token_advantages.ragged import Floats
 from stages.token_advantages.rows import ROWS_SEEN, SCORE_COLUMNS, Rows, read_rows, token_table
 from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError
-from workflows.trajectory import KL_SCALE, SCORES, TOKEN_ADVANTAGES, TURN_KEYS
+from workflows.trajectory import KL_SCALE, PREFIX_WEIGHTS, SCORES, TOKEN_ADVANTAGES, TURN_KEYS
 
 _MEASURED: Final = ("kl_reference", "importance_weight")
 
@@ -68,6 +69,8 @@ class AdvantageStage:
             seen[f"partition/{spec.model_id}"] = ROWS_SEEN
             if spec.needs:
                 seen[f"scores/{spec.model_id}"] = SCORES
+            if spec.prefix:
+                seen[f"prefix_weights/{spec.model_id}"] = PREFIX_WEIGHTS
         return seen | dict.fromkeys(self.carried, KL_SCALE)
 
     @property
@@ -151,14 +154,14 @@ def _add_scale(
 def summary_part(index: int, jobs: Sequence[Job], tables: Mapping[str, TableRef]) -> dict[str, Any]:
     """The three numbers of each usable turn of a part."""
     spec = jobs[index].spec
-    rows, excluded = _usable(jobs[index], tables)
+    rows, excluded, _ = _usable(jobs[index], tables)
     return {"summary": pure.summary_of(rows.take(_keep(excluded)), spec)}
 
 
 def moments_part(index: int, jobs: Sequence[Job], tables: Mapping[str, TableRef]) -> dict[str, Any]:
     """The moments of a part's advantages."""
     job = jobs[index]
-    rows, excluded = _usable(job, tables)
+    rows, excluded, _ = _usable(job, tables)
     used = rows.take(_keep(excluded))
     return {"moments": pure.moments_of(pure.token_advantages(used, job.spec, job.carry), used, job.spec)}
 
@@ -173,7 +176,7 @@ def advantage_part(
     """Compute part `index` and write it; the receipt has its part, counts and moments."""
     job = jobs[index]
     spec = job.spec
-    rows, excluded = _usable(job, tables)
+    rows, excluded, weights = _usable(job, tables)
     used = rows.take(_keep(excluded))
     tokens = pure.token_advantages(used, spec, job.carry)
     measured = {
@@ -184,6 +187,9 @@ def advantage_part(
     }
     if spec.whiten != "none":
         tokens = pure.whitened(tokens, used, spec, moments[spec.model_id])
+    tokens = pure.reweighted(
+        pure.clipped(tokens, spec), used, None if weights is None else weights[_keep(excluded)]
+    )
     measured["advantage"] = tokens.advantages
     table = token_table(rows.frame, used, tokens.columns(), excluded)
     return {
@@ -198,7 +204,8 @@ def _parts_of(spec: TokenSpec, tables: Mapping[str, TableRef]) -> range:
     return aligned_parts({name: tables[name] for name in names})
 
 
-def _usable(job: Job, tables: Mapping[str, TableRef]) -> tuple[Rows, list[str | None]]:
+def _usable(job: Job, tables: Mapping[str, TableRef]) -> tuple[Rows, list[str | None], Floats | None]:
+    """The rows of a part, why each can't be used or None, and what the prefixes weigh, where they do."""
     model_id, needs = job.spec.model_id, sorted(job.spec.needs)
     partition = tables[f"partition/{model_id}"].read_part(job.number, ROWS_SEEN.names)
     scores = None
@@ -206,7 +213,19 @@ def _usable(job: Job, tables: Mapping[str, TableRef]) -> tuple[Rows, list[str | 
         columns = [*TURN_KEYS, *dict.fromkeys(SCORE_COLUMNS[need] for need in needs)]
         scores = tables[f"scores/{model_id}"].read_part(job.number, columns)
     rows = read_rows(partition, scores, needs)
-    return rows, pure.why_excluded(rows, job.spec)
+    excluded = pure.why_excluded(rows, job.spec)
+    if not job.spec.prefix:
+        return rows, excluded, None
+    weights = pure.weights_of(rows, tables[f"prefix_weights/{model_id}"].read())
+    unknown = np.isnan(weights)
+    return (
+        rows,
+        [
+            pure.NO_WEIGHT if reason is None and lacks else reason
+            for reason, lacks in zip(excluded, unknown, strict=True)
+        ],
+        weights,
+    )
 
 
 def _keep(excluded: Sequence[str | None]) -> np.ndarray[Any, np.dtype[np.bool_]]:

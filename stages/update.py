@@ -20,7 +20,16 @@ from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from stages.training.trust.spec import REJECTED, state_before, told
 from workflows.models import Model
-from workflows.trajectory import MODELS, ROLE_PAIRS, ROLE_UPDATES, TRUST, UPDATES, rows_to_table, schema_of
+from workflows.trajectory import (
+    MODELS,
+    RATIOS,
+    ROLE_PAIRS,
+    ROLE_UPDATES,
+    TRUST,
+    UPDATES,
+    rows_to_table,
+    schema_of,
+)
 
 UPDATE_ARGUMENTS: Final = {
     "partition": "partition",
@@ -72,7 +81,8 @@ class UpdateStage:
     takes rows that other weights than the trainer's sampled (`TrainerGroup.update`). `kl_scale` says whether
     the KL coefficients of the loss are adaptive. With `by_role` there are tables of what the update measured
     of each role (`stages.training.roles`). `trust` says whether the model has a trust region, whose state is
-    carried from block to block.
+    carried from block to block, and `ratios` whether that measures every row: then there is a table of how
+    far each message has moved.
     """
 
     lease: Lease = "trainer"
@@ -87,9 +97,10 @@ class UpdateStage:
         kl_scale: bool = False,
         by_role: bool = False,
         trust: bool = False,
+        ratios: bool = False,
     ) -> None:
         self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
-        self.by_role, self.trust = by_role, trust
+        self.by_role, self.trust, self.ratios = by_role, trust, ratios
         model_id = model.model_id
         self.folder = f"updates/{model_id}"
         self.name = f"update/{model_id}"
@@ -104,7 +115,8 @@ class UpdateStage:
         )
         self._roles, self._pairs = f"role_updates/{model_id}", f"role_pairs/{model_id}"
         of_roles = {self._roles: ROLE_UPDATES, self._pairs: ROLE_PAIRS} if by_role else {}
-        decided = {self._trust: TRUST} if trust else {}
+        self._ratios = f"ratios/{model_id}"
+        decided = ({self._trust: TRUST} if trust else {}) | ({self._ratios: RATIOS} if ratios else {})
         self.outputs: Mapping[str, pa.Schema] = {
             self._updates: UPDATES,
             self._models: MODELS,
@@ -112,7 +124,7 @@ class UpdateStage:
             **decided,
         }
         places = {self._updates: "steps", self._models: "models", self._roles: "roles", self._pairs: "pairs"}
-        places[self._trust] = "trust"
+        places |= {self._trust: "trust", self._ratios: "ratios"}
         self.places: Mapping[str, str] = {table: places[table] for table in self.outputs}
 
     def reading(self, *, advantages: bool) -> UpdateStage:
@@ -125,6 +137,7 @@ class UpdateStage:
             kl_scale=self._kl_scale,
             by_role=self.by_role,
             trust=self.trust,
+            ratios=self.ratios,
         )
 
     def run(
@@ -159,6 +172,7 @@ class UpdateStage:
             self._roles: rows_to_table(report.roles, ROLE_UPDATES),
             self._pairs: rows_to_table(report.pairs, ROLE_PAIRS),
             self._trust: rows_to_table([report.trust] if report.trust else [], TRUST),
+            self._ratios: rows_to_table(report.ratios, RATIOS),
         }
         parts = {name: [outputs[name].write_part(0, tables[name])] for name in self.outputs}
         if weights is not None:
@@ -214,6 +228,8 @@ def _metrics(report: UpdateReport) -> dict[str, float]:
     metrics["skipped"] = float(report.skipped is not None)
     if report.trust is not None and report.skipped is None:
         metrics["rejected"] = float(report.trust["decision"] == REJECTED)
+        measured = {"surrogate": report.trust.get("surrogate"), "kl_seq": report.trust.get("per_episode")}
+        metrics |= {name: value for name, value in measured.items() if value is not None}
     return metrics
 
 

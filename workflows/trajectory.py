@@ -25,9 +25,12 @@ from workflows.stop_tables import PLAYED_PROBES, PROBES, STOP_CURVE, STOP_PRICE,
 from workflows.traced import TRACED
 from workflows.update_tables import KL_SCALE as KL_SCALE
 from workflows.update_tables import MODELS as MODELS
+from workflows.update_tables import PREFIX_WEIGHTS as PREFIX_WEIGHTS
+from workflows.update_tables import RATIOS as RATIOS
 from workflows.update_tables import ROLE_PAIRS as ROLE_PAIRS
 from workflows.update_tables import ROLE_UPDATES as ROLE_UPDATES
 from workflows.update_tables import SCORES as SCORES
+from workflows.update_tables import SHIFT as SHIFT
 from workflows.update_tables import TOKEN_ADVANTAGES as TOKEN_ADVANTAGES
 from workflows.update_tables import TRUST as TRUST
 from workflows.update_tables import UPDATES as UPDATES
@@ -255,6 +258,9 @@ _SCHEMAS: Final = {
     "role_updates": ROLE_UPDATES,
     "role_pairs": ROLE_PAIRS,
     "trust": TRUST,
+    "ratios": RATIOS,
+    "prefix_weights": PREFIX_WEIGHTS,
+    "shift": SHIFT,
     "models": MODELS,
     "evaluation": EVALUATION,
     "played_interventions": PLAYED_INTERVENTIONS,

@@ -178,6 +178,58 @@ TRUST: Final = pa.schema(
     ]
 )
 
+# How far an update moved each message that it was measured on; no rows where nothing moved.
+RATIOS: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("log_ratio", pa.float64()),  # log of new over start of the block, summed over the message's tokens
+    ]
+)
+
+# How likely the updated teammates of a unit are to bring about the contexts of its rows today.
+PREFIX_WEIGHTS: Final = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("log_weight", pa.float64()),  # sum of log ratios of earlier turns; null where one is not known
+        ("weight", pa.float64()),  # its exponential, cut at the schedule's cap; likewise
+    ]
+)
+
+# What the updates on some plays did to every unit's rows of these plays: one row a unit. Weights W are
+# products of the ratios of updated teammates; a unit's own update is not among them.
+SHIFT: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("block", pa.int32()),
+        ("model_id", pa.string()),
+        ("teammates", pa.int32()),  # other units that were updated on these plays
+        ("rows", pa.int64()),  # trainable turns of the unit
+        ("unscored", pa.int64()),  # of them, with a turn of an updated teammate whose ratio is not known
+        (
+            "shift_budget",
+            pa.float64(),
+        ),  # √(D / 2), D the KL per episode of updated teammates that speak before
+        ("shift_budget_triangle", pa.float64()),  # sum of √(D_j / 2) over them
+        ("ess_prefix", pa.float64()),  # (ΣW)² / (N ΣW²), W over the turns before each row
+        ("ess_suffix", pa.float64()),  # over the turns after it
+        ("ess_joint", pa.float64()),  # over both
+        ("tv_hat", pa.float64()),  # half the mean |W - 1| of prefixes: total variation of contexts, estimated
+        ("log_weight_p05", pa.float64()),  # quantiles of log W of prefixes
+        ("log_weight_p50", pa.float64()),
+        ("log_weight_p95", pa.float64()),
+        ("max_weight_share", pa.float64()),  # the largest W of prefixes as a share of their sum
+        ("clipped_share", pa.float64()),  # of rows whose |log W| is above 20, where it is cut
+        # of the unit's own update r, where this block made it: means over episodes of sums over its rows
+        ("surrogate_cached", pa.float64()),  # (r - 1) A, as these plays have it
+        ("surrogate_fresh", pa.float64()),  # W (r - 1) A, W over both sides: as the updated teammates would
+        ("stale_low", pa.float64()),  # bootstrap interval at 95 % of their difference, paired by episode
+        ("stale_high", pa.float64()),
+        ("kl_seq_post", pa.float64()),  # W k3(r), W over prefixes: the KL of an episode on today's contexts
+    ]
+)
+
 MODELS: Final = pa.schema(
     [
         ("iteration", pa.int32()),

@@ -1,8 +1,9 @@
 """How far each unit has moved its teammates' contexts: metrics `shift/<unit>/…`, from logged columns. Pure.
 
 A unit is a model that is trained. Divergences of updates are in the tables `trust/<model>`, which models
-with a trust region have; without one only what needs no divergence is there. What would need further plays,
-such as the gap to fresh ones, is absent.
+with a trust region have, and weights of teammates' updates in `shift`; without one only what needs no
+divergence is there. Nothing is played for these numbers: gaps to fresh plays are estimated by weights, and
+realised gains are read off the plays that a schedule makes anyway (`pipeline.metrics.realised`).
 
 Bounds hold for teams in which one speaks at a time. Parallel branches and joins are outside them.
 """
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from pipeline.metrics.realised import realised_gains
 from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef
 
@@ -30,6 +32,11 @@ _TRUST: Final = {
     "masked_share": "masked_share",
     "kept_share": "kept_share",
 }
+# Columns of `shift`: the weights of teammates' updates. Metrics have the same names.
+_WEIGHTS: Final = (
+    *("ess_prefix", "ess_suffix", "ess_joint", "tv_hat", "max_weight_share", "clipped_share"),
+    *("log_weight_p05", "log_weight_p50", "log_weight_p95"),
+)
 _DECISIONS: Final = ("accepted", "partly", "rejected")
 
 
@@ -37,7 +44,8 @@ def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     """Of each unit's newest update in an iteration.
 
     Args:
-        tables: `turns`, `updates/<model>` and `trust/<model>` of an iteration, as far as there are any.
+        tables: `turns`, `updates/<model>`, `trust/<model>` and `shift` of an iteration, as far as there are
+            any; for realised gains `credit`, too.
     """
     updates = dict(_rows(tables, "updates", "kind", "summary"))
     decided = {model: rows[-1] for model, rows in _rows(tables, "trust") if rows[-1]["decision"]}
@@ -49,11 +57,34 @@ def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
             metrics[f"{named}/rollout_train_mismatch"] = rows[-1]["sampler_kl"]
         if spoken is not None and rows[-1]["skipped"] is None:
             metrics |= _of_teammates(named, model, updates, decided, spoken)
+    for row in tables["shift"].read().to_pylist() if "shift" in tables else []:
+        model = row["model_id"]
+        if model in updates and (updates[model][-1]["block"] or 0) == (row["block"] or 0):
+            metrics |= _of_weights(f"shift/{slug(model)}", row)
+    for model, gain in realised_gains(tables, updates).items():
+        metrics |= {f"shift/{slug(model)}/{name}": value for name, value in gain.items()}
+        if model in decided and decided[model]["surrogate"] is not None:
+            ahead = decided[model]["surrogate"] - gain["realised_gain"]
+            metrics[f"shift/{slug(model)}/pred_vs_real"] = ahead
     for model, row in decided.items():
         metrics |= _of_trust(f"shift/{slug(model)}", row)
     if total := math.fsum(row["per_episode"] or 0.0 for row in decided.values()):
         for model, row in decided.items():
             metrics[f"shift/{slug(model)}/kl_share"] = (row["per_episode"] or 0.0) / total
+    return metrics
+
+
+def _of_weights(named: str, row: Mapping[str, Any]) -> dict[str, float]:
+    """What the weights of teammates' updates say of the rows that a unit's own update was made on."""
+    metrics = {f"{named}/{name}": row[name] for name in _WEIGHTS if row[name] is not None}
+    if row["surrogate_cached"] is not None:
+        gap = abs(row["surrogate_cached"] - row["surrogate_fresh"])
+        metrics |= {f"{named}/stale_gap": gap, f"{named}/stale_low": row["stale_low"]}
+        metrics |= {f"{named}/stale_high": row["stale_high"], f"{named}/kl_seq_post": row["kl_seq_post"]}
+        if row["surrogate_fresh"]:
+            metrics[f"{named}/stale_gap_share"] = gap / abs(row["surrogate_fresh"])
+    if row["rows"]:
+        metrics[f"{named}/unscored_share"] = row["unscored"] / row["rows"]
     return metrics
 
 

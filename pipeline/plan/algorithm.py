@@ -196,6 +196,7 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
         imitate=imitate,
         kl_control=control,
         bootstrap=advantage.bootstrap_cut,
+        clip=advantage.clip,
     )
 
 

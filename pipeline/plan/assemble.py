@@ -203,6 +203,7 @@ def _stages(
             by_model,
             by_role=resolved.measure.gradients != "off",
             within=resolved.within_trust,
+            ratios=resolved.measures_ratios,
         ),
     ]
 

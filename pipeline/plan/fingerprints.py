@@ -50,6 +50,7 @@ def fingerprints_of(
         },
         "rollout": play,
         **({"greedy": play} if any(stage.name == "greedy" for stage in stages) else {}),
+        **({"shift": {}} if any(stage.name == "shift" for stage in stages) else {}),
         **pure_fingerprints(resolved, partition, tokens),
     }
     of_trainers = trainer_fingerprints(resolved.model_plans, stages, by_model, resolved.measure)

@@ -129,6 +129,12 @@ class Resolved:
         return frozenset(plan.model_id for plan in self.trained if plan.trust.radius is not None)
 
     @property
+    def measures_ratios(self) -> bool:
+        """Whether updates of several models are all measured on every row, so that shifts can be told."""
+        regions = [plan.trust for plan in self.trained]
+        return len(regions) > 1 and all(r.radius is not None and r.share == 1 for r in regions)
+
+    @property
     def format_weights(self) -> dict[str, float]:
         """What each role's format weighs in the reward `format`."""
         return {name: role.section.format_weight for name, role in self.roles.items()}

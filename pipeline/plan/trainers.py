@@ -16,6 +16,7 @@ from stages.advantage import AdvantageStage
 from stages.base import Stage
 from stages.engines.base import EngineSpec
 from stages.score import ScoreStage
+from stages.shift import ShiftStage
 from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.training.spec import TrainerSpec
@@ -117,6 +118,7 @@ def update_stages(
     off_policy: bool = False,
     by_role: bool = False,
     within: Collection[str] = (),
+    ratios: bool = False,
 ) -> list[Stage]:
     """Scores where they are needed, token advantages where they differ from the turns', and the updates.
 
@@ -126,6 +128,7 @@ def update_stages(
         off_policy: other weights than the trainers' sampled the rows.
         by_role: the updates measure gradients by role.
         within: ids of the models that have a trust region.
+        ratios: they measure every row, and the iteration tells shifts.
     """
     trained = [m.model_id for m in models.trainable]
     scores = [ScoreStage(m, by_model[m].needs, off_policy) for m in trained if by_model[m].needs]
@@ -140,10 +143,12 @@ def update_stages(
             kl_scale=by_model[m.model_id].scales_loss,
             by_role=by_role,
             trust=m.model_id in within,
+            ratios=ratios,
         )
         for m in models.trainable
     ]
-    return [*scores, *advantage, *updates]
+    shift = [ShiftStage(tuple(trained), tuple(trained))] if ratios else []
+    return [*scores, *advantage, *updates, *shift]
 
 
 _OF_THE_MACHINE: Final = frozenset({"num_gpus"})  # an update is made again with what there is today

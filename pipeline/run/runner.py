@@ -133,7 +133,14 @@ class Runner:
 
     def _next_block(self, iteration: int, blocks: Sequence[Finished]) -> Block | None:
         manifests = [{m.stage: m for m in block.manifests.values()} for block in blocks]
-        return self.plan.schedule.next_block(self.plan, iteration, manifests)
+        schedule = self.plan.schedule
+        if not getattr(schedule, "reads_earlier", False):
+            return schedule.next_block(self.plan, iteration, manifests)
+        places = self.run.iteration(iteration - 1).blocks() if iteration else []
+        earlier = [{m.stage: m for m in place.manifests()} for place in places]
+        reading: Any = schedule  # the protocol has no `earlier`, for schedules that do without
+        block: Block | None = reading.next_block(self.plan, iteration, manifests, earlier)
+        return block
 
     def _run_block(self, place: IterationStore, block: Block, before: Sequence[Finished]) -> Finished:
         if is_trusted(self.run, place):

@@ -204,7 +204,7 @@ class TrustSection(Section):
 
 
 class AdvantageSection(Section):
-    later = frozenset({"bootstrap_cut"})
+    later = frozenset({"bootstrap_cut", "clip"})
 
     use: Literal["from_credit", "gae"] = "from_credit"
     """from_credit gives every token its turn's advantage, gae makes advantages of a critic's values."""
@@ -223,6 +223,8 @@ class AdvantageSection(Section):
     or of context) is worth the critic's value after its last token, and not 0."""
     whiten: Literal["none", "model", "role"] = "none"
     """Give advantages mean 0 and deviation 1, over a model or over each role."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Cut advantages at this number and at its negative, after whitening; without it, they are not cut."""
 
 
 class CriticSection(Section):

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from rewards.credit.moments import Moments
 from stages.token_advantages.gae import gae, summarise
@@ -23,6 +24,7 @@ from workflows.trajectory import TURN_KEYS
 EMPTY: Final = "no response tokens"
 NO_ADVANTAGE: Final = "no advantage"
 NO_REWARD: Final = "no reward"
+NO_WEIGHT: Final = "a teammate's turn before it has no ratio"
 NOT_IMITATED: Final = "weight 0: nothing to imitate"
 
 
@@ -117,6 +119,27 @@ def whitened(tokens: Tokens, rows: Rows, spec: TokenSpec, moments: dict[str, Mom
     for key, where in together(rows, spec.whiten).items():
         advantages[where] = moments[key].whiten(advantages[where])
     return dataclasses.replace(tokens, advantages=advantages)
+
+
+def clipped(tokens: Tokens, spec: TokenSpec) -> Tokens:
+    """Advantages cut at ± `spec.clip`, where there is one."""
+    if spec.clip is None:
+        return tokens
+    return dataclasses.replace(tokens, advantages=np.clip(tokens.advantages, -spec.clip, spec.clip))
+
+
+def reweighted(tokens: Tokens, rows: Rows, weights: Floats | None) -> Tokens:
+    """Advantages times the weights (M,) of their rows; None leaves them as they are."""
+    if weights is None:
+        return tokens
+    return dataclasses.replace(tokens, advantages=tokens.advantages * per_token(weights, rows.lengths))
+
+
+def weights_of(rows: Rows, weights: pa.Table) -> Floats:
+    """The weight (M,) of each row's prefix, NaN where it has none."""
+    known = pl.DataFrame(weights.select([*TURN_KEYS, "weight"]))
+    joined = rows.frame.select(TURN_KEYS).join(known, on=TURN_KEYS, how="left", maintain_order="left")
+    return joined["weight"].fill_null(float("nan")).to_numpy()
 
 
 def _token_rewards(rows: Rows, spec: TokenSpec) -> tuple[Floats, Floats | None]:

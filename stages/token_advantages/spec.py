@@ -52,6 +52,9 @@ class TokenSpec:
     - `imitate`: for the supervised loss. Advantages are weights; rows of weight 0 are left out, and a
       negative weight is refused.
     - `bootstrap`: what a limit cut off is worth the critic's value (`stages.token_advantages.bootstrap`).
+    - `clip`: advantages are cut at this number and at its negative, after all else but `prefix`; None: never.
+    - `prefix`: a row weighs as much as its context is likely today: table `prefix_weights/<model>` multiplies
+      its advantages (`stages.shift`).
     - `kl_control`: what steers the KL coefficients of the reward and of the loss; None leaves them fixed.
 
     Raises:
@@ -67,8 +70,10 @@ class TokenSpec:
     imitate: bool = False
     kl_control: KlControl | None = None
     bootstrap: bool = False
+    clip: float | None = None
+    prefix: bool = False
 
-    later: ClassVar[frozenset[str]] = frozenset({"kl_control", "bootstrap"})
+    later: ClassVar[frozenset[str]] = frozenset({"kl_control", "bootstrap", "clip", "prefix"})
     """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
@@ -107,6 +112,7 @@ class TokenSpec:
             (f"advantage.whiten = {self.whiten!r}", self.whiten != "none"),
             ('kl_in = "reward"', self.reward_kl.is_on),
             (f"importance = {self.importance.correction!r}", self.importance.correction != "none"),
+            (f"advantage.clip = {self.clip}", self.clip is not None),
         ):
             if is_on:
                 raise UsageError(
@@ -135,4 +141,5 @@ class TokenSpec:
     @property
     def does_something(self) -> bool:
         """Whether the result differs from the turn's advantage on each of its tokens."""
-        return bool(self.needs) or self.whiten != "none" or self.imitate
+        changed = self.whiten != "none" or self.clip is not None or self.prefix
+        return bool(self.needs) or changed or self.imitate

@@ -73,6 +73,7 @@ class TrustRegion:
         self.watched = [] if state.recorded is not None else list(self._watched(plan))
         takes_back = self.spec.judges if state.recorded is None else state.recorded.kept_share < 1
         self.snapshot = Snapshot(unit) if takes_back and not unit.warms_up else None
+        self.ratios: list[dict[str, Any]] = []  # rows of `RATIOS`, once it has judged what moved
 
     def ends_after(self, steps: int) -> bool:
         """Whether no further optimizer step is made after so many. Collective."""
@@ -136,6 +137,11 @@ class TrustRegion:
             decision = REJECTED
             outside = f"divergence {whole.divergence:.3g} is above the radius"
             reason = outside if whole.divergence > self.radius else "the certificate is too low"
+        elif self.spec.share == 1:
+            self.ratios = [
+                {"episode_id": episode, "turn_index": turn, "log_ratio": message.log_ratio}
+                for (episode, turn), message in now.by_row.items()
+            ]
         return self._row(
             Recorded(self.state.candidate(self.unit.version), steps, share),
             decision=decision,

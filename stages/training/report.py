@@ -27,10 +27,12 @@ def report_of(
     seconds: float,
     roles: RoleMeasures,
     trust: dict[str, Any] | None = None,
+    ratios: list[dict[str, Any]] | None = None,
 ) -> UpdateReport:
     """The report of an update that made `steps`; the unit is still at the version from before it.
 
-    `at` is the iteration and the block, `trust` what its trust region decided, as a row.
+    `at` is the iteration and the block, `trust` what its trust region decided, as a row, and `ratios` how far
+    it moved each message, as rows.
     """
     made = [m for m in plan if m.skipped is None]
     skipped = None if made else next((m.skipped for m in plan if m.skipped == NO_SIGNAL), NO_ROWS)
@@ -84,6 +86,7 @@ def report_of(
         roles=role_rows,
         pairs=pair_rows,
         trust=None if trust is None else {**_of_update(shared), **trust},
+        ratios=ratios or [],
     )
 
 

@@ -103,6 +103,7 @@ class UpdateReport:
     roles: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_UPDATES`, where measured
     pairs: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_PAIRS`
     trust: dict[str, Any] | None = None  # the row of `TRUST`, where the model has a trust region
+    ratios: list[dict[str, Any]] = field(default_factory=list)  # rows of `RATIOS`, where all are measured
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""

@@ -68,6 +68,7 @@ def run_update(
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
     steps, total, roles = [], Totals(), RoleMeasures(unit)
     judged: dict[str, Any] | None = None
+    ratios: list[dict[str, Any]] = []
     if any(m.skipped is None for m in plan):
         many = unit.spec.epochs * len(plan) > 1
         if many or unit.spec.loss.chooses_tokens or unit.spec.trust is not None:
@@ -84,10 +85,11 @@ def run_update(
                     break
             if region is not None:
                 judged = region.judge(len(steps), unit.spec.epochs * len(plan))
+                ratios = region.ratios
     elif unit.spec.trust is not None:
         judged = without_judgement(unit.spec.trust, trust or TrustState(), version)
     seconds = time.perf_counter() - started
-    return report_of(unit, update_id, at, plan, excluded, steps, total, seconds, roles, judged)
+    return report_of(unit, update_id, at, plan, excluded, steps, total, seconds, roles, judged, ratios)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """`python -m tests.learning [NAME ...]`: proofs that teams learn, each from a seed, told with its settings.
 
 Every proof prints a line a run and its verdict; `--json` keeps the curves. `questions` takes an hour a
-regime, `reading` three in all, `study` one and `cliff` two, so they run where they are named; with `--keep`
-they go on where they were stopped.
+regime, `reading` and `teams` three in all, `study` one and `cliff` two, so they run where they are named;
+with `--keep` they go on where they were stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping", "falls", "questions", "reading", "study", "cliff", "orchestration")
+PROOFS = ("signal", "grouping", "falls", "questions", "reading", "study", "cliff", "orchestration", "teams")
 SHORT = ("signal", "grouping")
 
 

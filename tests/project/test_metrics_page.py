@@ -11,6 +11,7 @@ import polars as pl
 
 from pipeline.metrics.cost import cost_metrics
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
+from pipeline.metrics.realised import gain_of
 from pipeline.replays.movement import Movement, part_sums
 from pipeline.replays.record import replay_metrics
 from pipeline.store.evaluated import Evaluated
@@ -29,6 +30,7 @@ from workflows.trajectory import (
     PARTITION,
     ROLE_PAIRS,
     ROLE_UPDATES,
+    SHIFT,
     TRUST,
     TURNS,
     UPDATES,
@@ -93,6 +95,8 @@ def everything(folder: Path) -> dict[str, float]:
     trust: dict[str, Any] = {f.name: 1 if "int" in str(f.type) else 1.0 for f in TRUST if f.type != "string"}
     trust |= {"model_id": "plan", "decision": "accepted"}
     tables["trust/plan"] = one_part(folder, "trust/plan", TRUST, [trust])
+    shift = {f.name: 1 if "int" in str(f.type) else 1.0 for f in SHIFT} | {"model_id": "plan"}
+    tables["shift"] = one_part(folder, "shift", SHIFT, [shift])
     for name, schema in (("role_updates", ROLE_UPDATES), ("role_pairs", ROLE_PAIRS)):
         full = {f.name: 1 if "int" in str(f.type) else 1.0 for f in schema if f.type != "string"}
         of_role = full | {"kind": "summary", "role": "plan", "branch": None}
@@ -112,6 +116,8 @@ def everything(folder: Path) -> dict[str, float]:
     stages["score/plan"] = {"rows_bootstrapped": 2.0}
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
+    gains = gain_of(*[pl.DataFrame({"task_id": ["t"], "sample": [0], "return": [r]}) for r in (0.0, 1.0)])
+    metrics |= {f"shift/plan/{name}": value for name, value in (gains | {"pred_vs_real": 0.1}).items()}
     played = {name: value for name, value in metrics.items() if "/gradient_" not in name}
     return metrics | measured_by_stages(stages) | cost | evaluation(played) | replayed(folder)
 

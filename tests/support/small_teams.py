@@ -51,3 +51,16 @@ def last_digit(episode: PlayedEpisode) -> Sequence[float | None]:
     addressed = set(episode.trainable())
     value = float(digits[-1]) if digits else 0.0
     return [value if place in addressed else None for place in range(len(episode.turns))]
+
+
+def fork() -> Workflow:
+    """Two roles answer side by side, and a third has the last word."""
+    names = ("left", "right", "end")
+    return Workflow(
+        "fork",
+        [Role(name, "Say: {text}", Tag("answer"), max_response_tokens=40) for name in names],
+        [LlmStep(name, name, {"text": "task.question"}) for name in names],
+        [Edge("left", "end"), Edge("right", "end")],
+        answer_step="end",
+        start=("left", "right"),
+    )
