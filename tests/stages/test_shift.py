@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
+from stages.advantage import Job, advantage_part
+from stages.base import Context
 from stages.shift import (
     SEEN,
+    PrefixStage,
+    ShiftStage,
     effective_share,
     log_weights,
     prefix_weights,
     shift_of,
     stale_of,
 )
-from workflows.trajectory import RATIOS, SHIFT
+from stages.tables.parquet import TableRef, TableSink
+from stages.token_advantages.part import NO_WEIGHT
+from stages.token_advantages.spec import TokenSpec
+from workflows.trajectory import (
+    CREDIT,
+    PARTITION,
+    PREFIX_WEIGHTS,
+    RATIOS,
+    SHIFT,
+    TOKEN_ADVANTAGES,
+    TRUST,
+    TURNS,
+    rows_to_table,
+    schema_of,
+)
 
 
 def turns(*episodes: str) -> pl.DataFrame:
@@ -125,3 +145,56 @@ def test_a_unit_that_did_not_move_promises_nothing_and_every_column_is_one_of_th
         "b", played, logs, {"a": 0.1, "b": 0.1}, credit
     )
     assert set(row) | {"iteration", "block"} == set(SHIFT.names)
+
+
+def stored(folder: Path, name: str, table: pa.Table) -> TableRef:
+    sink = TableSink(name, f"{folder}/{name}", schema_of(name))
+    return sink.ref([sink.write_part(0, table)])
+
+
+def test_stages_write_what_is_measured_and_advantages_are_weighed_by_it(tmp_path: Path) -> None:
+    played, moved = turns("ab", "ab", "ab"), {("e0", 0): 0.5, ("e1", 0): -0.5}
+    full = [{**row, "block": 0} for row in played.iter_rows(named=True)]
+    credit = [{k: row[k] for k in ("episode_id", "turn_index")} | {"advantage": 2.0} for row in full]
+    trusted = {"decision": "accepted", "kept_share": 1.0, "per_episode": 0.125, "model_id": "a"}
+    tables = {
+        "turns": stored(tmp_path, "turns", rows_to_table(full, TURNS)),
+        "credit": stored(tmp_path, "credit", rows_to_table(credit, CREDIT)),
+        "ratios/a": stored(tmp_path, "ratios/a", ratios(moved).to_arrow().cast(RATIOS)),
+        "trust/a": stored(tmp_path, "trust/a", rows_to_table([trusted], TRUST)),
+    }
+    shift = ShiftStage(("a", "b"), ("a",))
+    sink = TableSink("shift", f"{tmp_path}/shift", SHIFT)
+    result = shift.run(tables, {"shift": sink}, Context(3))
+    assert result.metrics["shift_budget/b"] == 0.25
+    rows = sink.ref(result.parts["shift"]).read().to_pylist()
+    assert [(row["model_id"], row["iteration"], row["unscored"]) for row in rows] == [
+        ("a", 3, 0),
+        ("b", 3, 1),
+    ]
+    assert rows[0]["surrogate_cached"] == rows[0]["surrogate_fresh"] is not None
+
+    prefix = PrefixStage("b", ("a",), 1.5)
+    sink = TableSink(prefix.table, f"{tmp_path}/prefix", PREFIX_WEIGHTS)
+    result = prefix.run(tables, {prefix.table: sink}, Context(3))
+    (account,) = result.accounts
+    account.check()
+    assert (result.metrics["rows"], result.metrics["unscored"]) == (3, 1)
+    assert result.metrics["capped_share"] == 0.5
+    tables[prefix.table] = sink.ref(result.parts[prefix.table])
+    part = [
+        {"episode_id": f"e{k}", "turn_index": 1, "role": "b", "response_token_ids": [1, 2], "advantage": 2.0}
+        | {"behaviour_logprobs": [-1.0, -1.0]}
+        for k in range(3)
+    ]
+    tables["partition/b"] = stored(tmp_path, "partition/b", rows_to_table(part, PARTITION))
+    sink = TableSink("token_advantages/b", f"{tmp_path}/advantages", TOKEN_ADVANTAGES)
+    job = Job(TokenSpec("b", clip=1.0, prefix=True), 0)
+    receipt = advantage_part(0, [job], tables, {"token_advantages/b": sink}, {})
+    weighed = sink.ref([receipt["part"]]).read().to_pylist()
+    assert [row["advantages"] for row in weighed] == [
+        pytest.approx([1.5, 1.5]),
+        pytest.approx([math.exp(-0.5)] * 2),
+        None,
+    ]
+    assert receipt["excluded"] == {NO_WEIGHT: 1}
