@@ -23,7 +23,7 @@ from pipeline.views.render import visible
 
 # in this order: each may use those before it
 SCRIPTS: Final = ("data.js", "dom.js", "search.js", "tokens.js", "turn.js", "episode.js")
-SCRIPTS_AFTER: Final = ("list.js", "chart.js", "overview.js", "main.js")
+SCRIPTS_AFTER: Final = ("list.js", "chart.js", "shift.js", "overview.js", "main.js")
 
 
 def page(title: str, data: Mapping[str, Any], chunks: Sequence[Mapping[str, Any]], graph: str) -> bytes:

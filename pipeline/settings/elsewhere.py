@@ -8,7 +8,7 @@ _CREDIT: Final = (
     *("group_relative", "dr_grpo", "grpo", "rloo", "reinforce_pp", "rank_normal", "running_baseline"),
     *("opo", "remax", "rejection"),
 )
-_LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
+_LOSSES: Final = ("ppo", "gspo", "message", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
 
 _DAPO: Final = (
     '[credit] use = "grpo" and truncated = "mask", [ppo] clip_high above clip_low and [schedule] use = '

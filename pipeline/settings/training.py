@@ -63,8 +63,8 @@ class PpoSection(Section):
     final_share: Share = 0.0
     """Share of the learning rate that is left at the end of a falling schedule."""
     loss: str = "ppo"
-    """ppo, gspo, cispo, clip_cov, kl_cov, policy_gradient, supervised, or package.module:function of your
-    own."""
+    """ppo, gspo, message (PPO's clip on the product of a reply's ratios), cispo, clip_cov, kl_cov,
+    policy_gradient, supervised, or package.module:function of your own."""
     normalisation: Literal["token_mean", "sequence_mean", "fixed_length"] | None = None
     """What the summed loss is divided by; without it, token_mean, and sequence_mean for gspo."""
     fixed_length: Positive | None = None

@@ -42,7 +42,7 @@ NO_SIGNAL: Final = "no signal: every advantage is zero"
 NO_ROWS: Final = "no rows with response tokens"
 NO_RESPONSE: Final = "no response"
 # Losses that a zero advantage takes everything out of. Others are never called silent.
-_SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient")
+_SCALED_BY_ADVANTAGE: Final = ("ppo", "gspo", "message", "cispo", "clip_cov", "kl_cov", "policy_gradient")
 
 
 @dataclass(frozen=True, slots=True)

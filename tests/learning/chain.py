@@ -88,7 +88,7 @@ def tasks(path: str) -> Iterator[dict[str, Any]]:
 
 
 def right(episode: PlayedEpisode) -> Sequence[float | None]:
-    """The share of words that are right, as what the last turn earns: the return of all of them."""
+    """The share of words that are right, earned by every turn: the team stands for all of them."""
     at, hits = COLOURS.index(episode.inputs["start"]), 0
     units = len([name for name in episode.inputs if name.startswith("fact")])
     places = episode.trainable()
@@ -97,7 +97,5 @@ def right(episode: PlayedEpisode) -> Sequence[float | None]:
         hits += episode.turns[position]["response_text"] == COLOURS[at]
     values: list[float | None] = [None] * len(episode.turns)
     for position in places:
-        values[position] = 0.0
-    if places:
-        values[places[-1]] = hits / len(places)
+        values[position] = hits / len(places)
     return values

@@ -39,6 +39,19 @@ def gspo(n, o, a, mean):
     return ppo(mean, 0.0, a, None, dual_clip=None)
 
 
+def message(n, o, a, mean):
+    return ppo(mean.whole, 0.0, a, None, dual_clip=None)
+
+
+class Mean(float):
+    """The mean log ratio of a reply, which knows the sum, too."""
+
+    def __new__(cls, whole, count):
+        made = super().__new__(cls, whole / count)
+        made.whole = whole
+        return made
+
+
 def cispo(n, o, a, mean):
     weight = min(max(math.exp(n - o), 0.8), 1.3)
     return -weight * a * n, -weight * a
@@ -66,6 +79,7 @@ def gradient_only(n, o, a, mean):
 REFERENCES = {
     "ppo": ppo,
     "gspo": gspo,
+    "message": message,
     "cispo": cispo,
     "clip_cov": clip_cov,
     "kl_cov": kl_cov,
@@ -78,7 +92,7 @@ def reference(name, rows, spec):
     """The formula in plain words, token by token: summed loss, and its gradient in each new logprob."""
     loss, gradient = 0.0, []
     for tokens in rows:
-        mean = sum(n - o for n, o, *_ in tokens) / len(tokens)
+        mean = Mean(sum(n - o for n, o, *_ in tokens), len(tokens))
         weight = 1 / len(tokens) if spec.normalisation == "sequence_mean" else 1.0
         for n, o, a, w, ref in tokens:
             value, slope = REFERENCES[name](n, o, a, mean)
@@ -223,6 +237,10 @@ def test_a_policy_that_has_not_moved_is_not_clipped_and_gets_the_policy_gradient
 def test_gspo_clips_whole_responses_and_cispo_clips_no_gradient_away() -> None:
     far = [[(0.0, -1.0, 1.0, 1.0, 0.0), (-1.0, -1.0, 1.0, 1.0, 0.0)]]  # ratios e and 1, mean e^0.5
     sums, gradient = run(far, LossSpec("gspo", **CLIP))
+    assert (sums.clipped.item(), gradient) == (2, [0, 0])
+    near = [[(-0.85, -1.0, 1.0, 1.0, 0.0), (-1.85, -2.0, 1.0, 1.0, 0.0)]]  # ratios 1.16 each, 1.35 together
+    assert run(near, LossSpec("gspo", **CLIP))[0].clipped.item() == 0
+    sums, gradient = run(near, LossSpec("message", **CLIP))
     assert (sums.clipped.item(), gradient) == (2, [0, 0])
     sums, gradient = run(far, LossSpec("ppo", **CLIP))
     assert (sums.clipped.item(), gradient) == (1, [0, -1])

@@ -64,13 +64,9 @@ def test_a_team_that_is_right_scores_1_and_the_reward_of_its_plays_says_so() -> 
         at = (at + FACTS.index(task["inputs"][f"fact{k}"])) % len(COLOURS)
         said.append(COLOURS[at])
     turns = [{"event": "llm", "trainable": True, "response_text": word} for word in said]
-    assert right(PlayedEpisode("e", "ok", task["inputs"], task["gold"], turns)) == [0, 0, 1]
+    assert right(PlayedEpisode("e", "ok", task["inputs"], task["gold"], turns)) == [1, 1, 1]
     turns[1]["response_text"] = "ba"
-    assert right(PlayedEpisode("e", "ok", task["inputs"], task["gold"], turns)) == [
-        0,
-        0,
-        pytest.approx(2 / 3),
-    ]
+    assert right(PlayedEpisode("e", "ok", task["inputs"], task["gold"], turns)) == [pytest.approx(2 / 3)] * 3
 
 
 def test_tasks_that_train_nothing_are_apart_and_the_workflow_has_a_turn_for_each_unit_and_round() -> None:

@@ -108,7 +108,7 @@ function showPlace(place) {
   byId('cards').replaceChildren(...[
     place.notes.length > 0 && card('Notes', el('ul', {}, place.notes.map((note) => el('li', {}, note)))),
     el('div', { class: 'two' }, curveCard(), spreadCard(), roleCard(metrics)),
-    accountsCard(place.accounts), updatesCard(place.updates), timeCard(place.seconds),
+    accountsCard(place.accounts), updatesCard(place.updates), shiftCard(place), timeCard(place.seconds),
     place.index !== null && metricsCard(metrics),
   ].filter(Boolean));
 }

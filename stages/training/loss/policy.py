@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.training.loss.batch import TokenBatch
-from stages.training.loss.kl import clamped_log_ratio, k3
+from stages.training.loss.kl import LOG_RATIO_LIMIT, clamped_log_ratio, k3
 from stages.training.loss.spec import LossSpec
 
 
@@ -49,6 +49,19 @@ def gspo(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
     log_ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs)
     mean = row_mean(log_ratio.detach(), batch)[batch.row]
     ratio = (mean + (batch.new_logprobs - batch.new_logprobs.detach())).exp()
+    return _clipped_surrogate(ratio, batch, None)
+
+
+def message(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
+    """PPO's clip on one ratio per response, the product of its tokens' ratios.
+
+    All tokens of a response are clipped or none. The gradient of a response is -A · (product) · ∇ log π of
+    all its tokens, each through its own logprob. No dual clip. Bounds are of whole responses, so they bind
+    sooner the longer a response is. Source: TeamTR, arXiv:2605.15207.
+    """
+    log_ratio = clamped_log_ratio(batch.new_logprobs, batch.old_logprobs)
+    whole = row_sum(log_ratio.detach(), batch)[batch.row].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio = (whole + (batch.new_logprobs - batch.new_logprobs.detach())).exp()
     return _clipped_surrogate(ratio, batch, None)
 
 
@@ -105,6 +118,7 @@ def supervised(spec: LossSpec, batch: TokenBatch) -> TokenLoss:
 POLICY_LOSSES: Final[Mapping[str, Callable[[LossSpec, TokenBatch], TokenLoss]]] = {
     "ppo": ppo,
     "gspo": gspo,
+    "message": message,
     "cispo": cispo,
     "clip_cov": clip_cov,
     "kl_cov": kl_cov,
@@ -113,12 +127,16 @@ POLICY_LOSSES: Final[Mapping[str, Callable[[LossSpec, TokenBatch], TokenLoss]]] 
 }
 
 
+def row_sum(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Sum of each response's (N,) values over its unmasked tokens, (num_rows,)."""
+    zeros = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
+    return zeros.index_add(0, batch.row, torch.where(batch.mask, values, 0))
+
+
 def row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
     """Mean of each response's (N,) values over its unmasked tokens, (num_rows,); 0 for none."""
-    zeros = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
-    kept = torch.where(batch.mask, values, 0)
-    counts = zeros.index_add(0, batch.row, batch.mask.to(values.dtype))
-    return zeros.index_add(0, batch.row, kept) / counts.clamp(min=1)
+    counts = row_sum(torch.ones_like(values), batch)
+    return row_sum(values, batch) / counts.clamp(min=1)
 
 
 def _clip(ratio: Tensor, batch: TokenBatch) -> Tensor:

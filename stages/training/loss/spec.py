@@ -15,7 +15,7 @@ from workflows.errors import UsageError, did_you_mean
 Normalisation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlEstimator = Literal["k1", "k2", "k3"]
 Schedule = Literal["constant", "linear", "cosine"]
-LOSSES: Final = ("ppo", "gspo", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
+LOSSES: Final = ("ppo", "gspo", "message", "cispo", "clip_cov", "kl_cov", "policy_gradient", "supervised")
 STOP_LOSSES: Final = ("hazard", "all_action")
 CHOOSE_TOKENS: Final = ("clip_cov", "kl_cov")  # losses that hold back the tokens of high covariance
 
