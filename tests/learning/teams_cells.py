@@ -39,6 +39,8 @@ FINALS: Final[Mapping[str, tuple[str, ...]]] = {
     "fresh": ("fresh", "random"),
     "suffix": ("suffix", "reverse"),
     "every_second": ("every_k", "random"),
+    "reweighted": ("reweighted", "random"),
+    "budget": ("budget", "random"),
     "stale": ("stale", "random"),
     "no_radius": ("fresh", "random", *FREE),
     "simultaneous": ("simultaneous", "random"),

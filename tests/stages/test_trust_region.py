@@ -11,7 +11,7 @@ import pytest
 from stages.training.loss.spec import CriticSpec
 from stages.training.trust.spec import TrustSpec, TrustState, state_before, state_recorded
 from stages.weights.adapters import AdapterSpec
-from tests.support.tiny_training import SMOOTH, partition, same, save, token_advantages
+from tests.support.tiny_training import SMOOTH, partition, same, save, token_advantages, weights
 
 FAR = SMOOTH | {"learning_rate": 5.0, "epochs": 3}
 RADIUS = 0.05
@@ -277,3 +277,49 @@ def test_a_resumed_trainer_goes_on_like_the_one_that_rejected(start, tmp_path) -
     worker.update(near, 1, trust=state)
     assert same(moving(worker), expected)
     assert worker.unit.version == version == 3
+
+
+@pytest.mark.slow
+def test_how_far_each_message_moved_is_told_of_what_is_kept(start, tmp_path) -> None:
+    rows = partition(tmp_path / "p", mini=MINI)
+    report = start(**(FAR | within(backtrack=12))).update(rows, 0)
+    assert report.trust["decision"] == "partly"
+    told = {(row["episode_id"], row["turn_index"]): row["log_ratio"] for row in report.ratios}
+    keys = zip(*(rows.read()[name].to_pylist() for name in ("episode_id", "turn_index")), strict=True)
+    assert set(told) == set(keys)
+    assert any(abs(log) > 1e-4 for log in told.values())
+    taken_back = start(**(FAR | within(reject=True))).update(rows, 0)
+    assert (taken_back.trust["decision"], taken_back.ratios) == ("rejected", [])
+    assert start(**(FAR | within(share=0.5))).update(rows, 0).ratios == []
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("zero_stage", [0, 1, 2])
+@pytest.mark.parametrize("enforced", [{"backtrack": 12}, {"reject": True}, {"stop_at": 1.0}])
+def test_two_ranks_decide_what_one_does(ray_cluster, start, tiny, tmp_path, zero_stage, enforced) -> None:
+    """Measures are gathered over ranks, so that both keep the same share of the step, or none of it."""
+    from safetensors.torch import load_file
+
+    from stages.training.group import TrainerGroup
+    from stages.training.spec import TrainerSpec
+
+    settings = FAR | {"zero_stage": zero_stage} | within(**enforced)
+    one = start(**settings)
+    before = weights(one)
+    alone = one.update(partition(tmp_path / "one", mini=MINI), 0)
+    one.close()
+    spec = TrainerSpec("m", "m", tiny, ranks=2, update_timeout_seconds=120, **settings)
+    group = TrainerGroup.start(spec, version=0)
+    places = {"ranks": (0, 1, 1, 0, 0, 1), "cut": (0, 0, 0, 0, 0, 0), "mini": MINI}
+    both = group.update(partition(tmp_path / "two", **places), 0)
+    for name in ("decision", "kept_share", "steps", "candidate_version", "messages", "turns"):
+        assert both.trust[name] == alone.trust[name]
+    for name in ("whole_divergence", "divergence", "surrogate", "certificate"):
+        assert both.trust[name] == pytest.approx(alone.trust[name], rel=1e-2, abs=1e-6)
+    assert [row["episode_id"] for row in both.ratios] == [row["episode_id"] for row in alone.ratios]
+    group.publish(f"{tmp_path}/m/now")
+    group.close()
+    if both.trust["decision"] == "rejected":
+        kept = load_file(f"{tmp_path}/m/now/weights/model.safetensors")
+        assert all(kept[name].equal(before[name]) for name in kept)
