@@ -29,7 +29,7 @@ import numpy as np
 from pipeline.run.cluster import start_ray
 from tests.learning.teams_cells import ORDERS, Played, cells, forecast, is_finished, measured_pace, play
 
-PACE: Final = 4.0  # seconds of a block on two cores, before any is measured
+PACE: Final = 2.0  # seconds of a block on two idle cores, before any is measured
 PAPER: Final = {"stale gap": 1.94, "fresh gap": 1.07, "stale shift": 1.91, "fresh shift": 1.05}
 PAPERS_ORDER: Final = ("fresh", "stale", "every_second", "reweighted", "no_radius")
 NOISE: Final = 0.02  # of return: what counts as equal where intervals say nothing else
@@ -245,9 +245,11 @@ def _certificates(played: Sequence[Played]) -> list[Found]:
     kept = [
         u for p in played for u in p.updates if u.trust["kept_share"] and u.trust["certificate"] is not None
     ]
-    if len(kept) < 10:
+    if len(kept) < 30:
         return []
     certificates, gains = [u.trust["certificate"] for u in kept], [u.step.gain for u in kept]
+    if not np.ptp(certificates) or not np.ptp(gains):
+        return []
     rank = float(stats.spearmanr(certificates, gains).statistic)
     below = fmean(c <= g for c, g in zip(certificates, gains, strict=True))
     told = (

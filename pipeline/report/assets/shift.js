@@ -37,7 +37,7 @@ function shiftTable(shown) {
   const fell = (s) => (s.regressions === undefined ? '–' : `${Math.round(100 * s.regressions)} % fell, ${Math.round(100 * s.improvements)} % rose, p ${short(s.mcnemar_p)}`);
   const columns = [
     ['>iteration', 'iteration', (s) => s.iteration], ['unit', 'unit', (s) => s.unit], ['>divergence', 'divergence', (s) => short(s.divergence)],
-    ['>radius', 'radius', (s) => short(s.radius)], ['decision', 'radius', decision], ['>teammates before', 'lag_updates', (s) => short(s.lag_updates)],
+    ['>radius', 'radius', (s) => short(s.radius)], ['decision', 'radius', decision], ['>teammates updated', 'lag_updates', (s) => short(s.lag_updates)],
     ['>shift budget', 'shift_budget', (s) => short(s.shift_budget)], ['>effective rows', 'ess_joint', (s) => short(s.ess_joint)],
     ['>stale gap', 'stale_gap', between], ['>promised', 'surrogate', (s) => short(s.surrogate)], ['>certificate', 'certificate_lcb', (s) => short(s.certificate_lcb)],
     ['>realised', 'realised_gain', (s) => short(s.realised_gain)], ['regressions', 'regressions', fell],
