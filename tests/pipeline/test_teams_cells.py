@@ -1,4 +1,4 @@
-"""The runs of `python -m tests.learning teams`: their settings are accepted, and claims about them are right."""
+"""The runs of `tests.learning.teams`: their settings are accepted, and claims about them are right."""
 
 from __future__ import annotations
 
