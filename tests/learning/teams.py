@@ -27,7 +27,16 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.run.cluster import start_ray
-from tests.learning.teams_cells import ORDERS, Played, cells, forecast, is_finished, measured_pace, play
+from tests.learning.teams_cells import (
+    ORDERS,
+    Played,
+    Update,
+    cells,
+    forecast,
+    is_finished,
+    measured_pace,
+    play,
+)
 
 PACE: Final = 2.0  # seconds of a block on two idle cores, before any is measured
 PAPER: Final = {"stale gap": 1.94, "fresh gap": 1.07, "stale shift": 1.91, "fresh shift": 1.05}
@@ -110,6 +119,7 @@ def findings(played: Sequence[Played]) -> list[Found]:
     found += _finals(by_part.get("final", []))
     found += _radius(by_part.get("radius", []))
     found += _certificates([p for p in played if p.updates])
+    found += _estimates([u for p in played for u in p.updates if p.cell.rollouts == "stale"])
     return found
 
 
@@ -236,6 +246,30 @@ def _radius(played: Sequence[Played]) -> list[Found]:
         higher = scores["with"][0] >= scores["without"][0] - NOISE
         holds = outside["with"] <= INSIDE and accepted["with"] >= ACCEPTED and higher
     return [Found("radius (proof 9)", told, holds, {"outside": outside, "accepted": accepted})]
+
+
+def _estimates(updates: Sequence[Update]) -> list[Found]:
+    """What a run tells of stale plays without playing again, beside what is so: bounds, shifts and gaps."""
+    from scipy import stats
+
+    known = [u for u in updates if u.shift["teammates"] and u.shift["surrogate_cached"] is not None]
+    if len(known) < 30:
+        return []
+    bounded = fmean(u.step.own_shift <= u.shift["shift_budget"] + 1e-9 for u in known)
+    apart = fmean(abs(u.shift["tv_hat"] - u.step.own_shift) for u in known)
+    signed = [u.shift["surrogate_cached"] - u.shift["surrogate_fresh"] for u in known]
+    exact = [u.step.promise - u.step.fresh_promise for u in known]
+    rank = float(stats.spearmanr(signed, exact).statistic)
+    inside = fmean(
+        u.shift["stale_low"] <= e <= u.shift["stale_high"] for u, e in zip(known, exact, strict=True)
+    )
+    told = (
+        f"of {len(known)} updates on stale plays: the shift of contexts is within its budget in "
+        f"{bounded:.0%}, and {apart:.3f} from its estimate in the mean; estimated and true stale gaps have a "
+        f"rank correlation of {rank:.2f}, and {inside:.0%} of the intervals hold the true one"
+    )
+    values = {"bounded": bounded, "tv_error": apart, "rank": rank, "inside": inside}
+    return [Found("estimates", told, bounded >= 0.95 and rank > 0, values)]
 
 
 def _certificates(played: Sequence[Played]) -> list[Found]:

@@ -105,6 +105,7 @@ class Update:
     step: Step
     held_out: Step  # of tasks that trained nothing
     trust: Mapping[str, Any]  # its row of `trust`
+    shift: Mapping[str, Any]  # its unit's row of `shift`, of the block of the update
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +210,12 @@ def read(cell: Cell, plan: Plan, run: Run, seed: int) -> Played:
     for index in range(cell.iterations):
         done = shelf.place(index)
         made, played_with = _updates(done, units)
-        new = [(row["model_id"], policies(row["model_id"], row["version_after"])) for row, _ in made]
+        new = [(row["model_id"], policies(row["model_id"], row["version_after"])) for row, _, _ in made]
         every = steps_of(chain, team, new, lambda k, of=played_with: of[k])
         apart = steps_of(chain, team, new, lambda k, of=played_with: of[k], held_out)
         updates += [
-            Update(index, step, dev, trust)
-            for step, dev, (_, trust) in zip(every, apart, made, strict=True)
+            Update(index, step, dev, trust, shift)
+            for step, dev, (_, trust, shift) in zip(every, apart, made, strict=True)
             if trust["decision"] is not None
         ]
         team = {**team, **dict(new)}
@@ -223,26 +224,27 @@ def read(cell: Cell, plan: Plan, run: Run, seed: int) -> Played:
         turns = pl.DataFrame(done.tables["turns"].read(["origin", "num_response_tokens"]))
         of_origin = dict(turns.group_by("origin").agg(pl.col("num_response_tokens").sum()).iter_rows())
         sampled, copied = sampled + of_origin.get("sampled", 0), copied + of_origin.get("copied", 0)
-        rows += sum(row["num_rows"] or 0 for row, _ in made)
+        rows += sum(row["num_rows"] or 0 for row, _, _ in made)
         seconds += done.seconds
     return Played(
         cell, seed, tuple(scores), tuple(scores_held_out), tuple(updates), sampled, copied, rows, seconds
     )
 
 
-def _updates(done: Finished, units: Sequence[str]) -> tuple[list[tuple[Any, Any]], list[int]]:
-    """The updates of an iteration in their order, each with its row of `trust`, and for each how many updates
-    the team had had when it played what the update was made on."""
+def _updates(done: Finished, units: Sequence[str]) -> tuple[list[tuple[Any, Any, Any]], list[int]]:
+    """The updates of an iteration in their order, each with its rows of `trust` and `shift`, and for each how
+    many updates the team had had when it played what the update was made on."""
     made = []
+    shifts = {(row["block"], row["model_id"]): row for row in done.tables["shift"].read().to_pylist()}
     for unit in units:
         (row,) = [r for r in done.tables[f"updates/{unit}"].read().to_pylist() if r["kind"] == "summary"]
         (trust,) = done.tables[f"trust/{unit}"].read().to_pylist()
-        made.append((row, trust))
-    made.sort(key=lambda pair: pair[0]["block"] or 0)  # stable: units of one block as in the settings
+        made.append((row, trust, shifts[row["block"] or 0, unit]))
+    made.sort(key=lambda each: each[0]["block"] or 0)  # stable: units of one block as in the settings
     blocks = done.tables["turns"].read(["block"])["block"].fill_null(0).unique().to_pylist()
     spoken = Spoken(blocks, set())
-    played = [spoken.plays(row["block"] or 0) for row, _ in made]
-    return made, [sum((row["block"] or 0) < at for row, _ in made) for at in played]
+    played = [spoken.plays(row["block"] or 0) for row, _, _ in made]
+    return made, [sum((row["block"] or 0) < at for row, _, _ in made) for at in played]
 
 
 def _held_out(chain: Chain) -> Any:

@@ -38,7 +38,15 @@ def played(cell: Cell, seed: int, *, final: float, gap: float = 0.01, divergence
     trust |= {"surrogate": 0.03, "certificate": 0.01}
     tokens = 1000 if cell.label == "fresh" else 600
     return Played(
-        cell, seed, (0.03, final), (0.03, final), (Update(0, step, step, trust),), tokens, 0, 100, 1.0
+        cell,
+        seed,
+        (0.03, final),
+        (0.03, final),
+        (Update(0, step, step, trust, {"teammates": 0}),),
+        tokens,
+        0,
+        100,
+        1.0,
     )
 
 
