@@ -100,6 +100,16 @@ class ReplayPlan:
         if models and models != {spec.model_id for spec in self.tokens}:
             stages, fingerprints = only_models(stages, fingerprints, models)
             tokens = tuple(spec for spec in tokens if spec.model_id in models)
+        weighed = {m for m in models if stored.manifest(f"reweight/{m}") is not None}
+        if weighed and self.until == STEPS[-1]:
+            # the schedule weighed rows by teammates' updates; a replay takes these weights as they are stored
+            tokens = tuple(
+                replace(spec, prefix=True) if spec.model_id in weighed else spec for spec in tokens
+            )
+            stages = (*(s for s in stages if not isinstance(s, AdvantageStage)), AdvantageStage(tokens))
+            of_tokens = fingerprints["advantage"]
+            marked = {m: {**of, "prefix": True} if m in weighed else of for m, of in of_tokens.items()}
+            fingerprints["advantage"] = marked
         if "turns" in stored.shared:
             stages = tuple(s for s in stages if not stored.shared >= set(s.outputs))
         return replace(self, stages=stages, fingerprints=fingerprints, tokens=tokens)
