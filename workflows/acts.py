@@ -9,8 +9,8 @@ One reply may spawn three helpers and send a message: that is one turn of event 
     decided_by      turn_index of the turn that decided it; null where the workflow's code did by itself
     recipients      the plays that it is for, in order; `TRUNK` is the one that nobody spawned
     parsed          what was handed over, as JSON (below)
-    act_detail      JSON object with the keys below that apply, and `number`: the place of the act among all
-                    acts of the turn that decided it, from 0
+    act_detail      JSON object with the keys below that apply, and `number`: the place of the act among the
+                    play's acts that the same turn decided, from 0
     option_logprobs of a choice that was measured: the log-probability of each option, renormalised
     modelled_at     when it happened, in modelled seconds or logical ticks (`workflows.pace`)
 

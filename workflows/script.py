@@ -22,14 +22,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from workflows.crew import Crew
 from workflows.errors import WorkflowError, did_you_mean
 from workflows.graph import Workflow
+from workflows.pace import Spawning
 from workflows.roles import Role
 from workflows.steps import Tool
 from workflows.team import Team
 from workflows.validation import check_graded_steps, check_tools, refuse_duplicates
 
-Function: TypeAlias = Callable[[Team, Mapping[str, Any]], Awaitable[Any]]
+Function: TypeAlias = (
+    Callable[[Team, Mapping[str, Any]], Awaitable[Any]] | Callable[[Crew, Mapping[str, Any]], Awaitable[Any]]
+)
 
 
 @dataclass(frozen=True, init=False)
@@ -45,6 +49,7 @@ class ScriptWorkflow:
             running order. Without it each role and each tool is one step of its own name. The function
             names no other step.
         answer_step: the step whose parsed value is the answer of an episode; rewards take its last turn.
+        spawning: what plays may spawn others, and which is first; `run` then gets a `workflows.crew.Crew`.
         branch_steps, verdict_step, task: as of `workflows.graph.Workflow`.
 
     Raises:
@@ -60,6 +65,7 @@ class ScriptWorkflow:
     branch_steps: tuple[str, ...]
     verdict_step: str | None
     task: str | None
+    spawning: Spawning | None
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class ScriptWorkflow:
         branch_steps: Iterable[str] = (),
         verdict_step: str | None = None,
         task: str | None = None,
+        spawning: Spawning | None = None,
     ) -> None:
         roles, tools = tuple(roles), dict(tools or {})
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
@@ -88,6 +95,7 @@ class ScriptWorkflow:
             "branch_steps": tuple(branch_steps),
             "verdict_step": verdict_step,
             "task": task,
+            "spawning": spawning,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -122,6 +130,7 @@ class ScriptWorkflow:
             branch_steps=self.branch_steps,
             verdict_step=self.verdict_step,
             task=self.task,
+            spawning=self.spawning,
         )
 
 

@@ -25,6 +25,8 @@ class Place:
 
     `parents` are the turns whose output it reads, `after` further turns that were over before it was asked.
     `instance` is the spawned play that it belongs to, `decided_by` the turn that decided the act that it is.
+    A reply has at most `max_tokens` where its play's budget says so; `begun` is called when its model or tool
+    is about to be asked.
     """
 
     key: TurnKey
@@ -32,6 +34,8 @@ class Place:
     after: Collection[TurnKey] = ()
     instance: str | None = None
     decided_by: TurnKey | None = None
+    max_tokens: int | None = None
+    begun: Callable[[], None] | None = None
 
     @classmethod
     def at(cls, step: str, round: int = 0, branch: str = "", *, parents: Collection[TurnKey] = ()) -> Place:

@@ -28,19 +28,16 @@ under way are finished and kept, and no other is begun. Any other exception ends
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Self, TypeVar
 
-from workflows.acts import instance_of
 from workflows.coroutines import awaited, stop
 from workflows.errors import TurnFailed, TurnLimit, WorkflowError, did_you_mean
+from workflows.ledger import Ledger
 from workflows.roles import Role
 from workflows.state import Output, Place, TurnKey
-from workflows.steps import Tool
 from workflows.trajectory import to_json
 from workflows.vocabulary import Act
 
@@ -48,57 +45,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Calls(Protocol):
-    """What a team needs of the play it belongs to: `workflows.playing.episode.Episode`."""
-
-    @property
-    def full(self) -> bool: ...
-
-    def call(self, role: str, variables: Mapping[str, Any], place: Place) -> Coroutine[Any, Any, Output]: ...
-
-    def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]: ...
-
-    def control(self, value: Any, place: Place, columns: Mapping[str, Any] = ...) -> Output: ...
-
-    def seed(self, *parts: object) -> int: ...
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What all teams of one play share: who may be called, and what has been called."""
-
-    episode: Calls
-    roles: Mapping[str, Role]
-    tools: Mapping[str, Tool]
-    steps: Mapping[str, str | None]  # step → the role or tool that acts in it, None for a note
-    grace_seconds: float
-    rounds: dict[tuple[str, str], int] = field(default_factory=dict)  # calls so far, by step and branch
-    acts: Counter[TurnKey | None] = field(default_factory=Counter)  # so far, by the turn that decided them
-    calls: set[asyncio.Task[Output]] = field(default_factory=set)  # under way
-    owners: set[asyncio.Task[Any]] = field(default_factory=set)  # tasks that call a team
-    teams: dict[str, Team] = field(default_factory=dict)  # by branch, the newest of each
-    over: bool = False  # the function has ended
-    full: bool = False  # a turn was wanted beyond the limit
-
-    def begin(self, call: Coroutine[Any, Any, Output]) -> asyncio.Task[Output]:
-        """The call as a task, which counts as under way until it is done."""
-        task = asyncio.create_task(call)
-        self.calls.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, call: asyncio.Task[Output]) -> None:
-        self.calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # it is on the record, whether or not the function awaits the call
-
-
 class Team:
     """The roles and tools of one play, in one branch of it."""
 
-    def __init__(self, ledger: Ledger, branch: str, after: frozenset[TurnKey], role: str | None = None):
+    role: str | None = None  # of the spawned play that this belongs to; None where nobody spawned it
+
+    def __init__(self, ledger: Ledger, branch: str, after: frozenset[TurnKey]):
         self.path = branch  # "" for the trunk, "1" for a branch, "1.0" for a branch of that
-        self.role = role  # of the spawned play that this is; None where nobody spawned it
         self._ledger = ledger
         self._last = after  # the turns that the next one comes after
         self._owner: asyncio.Task[Any] | None = None
@@ -122,14 +75,14 @@ class Team:
         _check_inputs(step, self._ledger.roles[role], inputs)
         read = [*reads]
         values = {n: _values(v, read, f"input {n!r} of step {step!r}") for n, v in inputs.items()}
-        return self._ledger.begin(self._turn(step, read, partial(self._ledger.episode.call, role, values)))
+        return self._begun(step, read, partial(self._ledger.episode.call, role, values))
 
     def tool(self, step: str, request: Any, *, reads: Iterable[Output] = ()) -> asyncio.Task[Output]:
         """Ask the tool of `step` with a JSON value; like `call`. A refusal is an output that is not valid."""
         name = self._actor(step, self._ledger.tools, "tool")
         read = [*reads]
         request = _values(request, read, f"the request of step {step!r}")
-        return self._ledger.begin(self._turn(step, read, partial(self._ledger.episode.tool, name, request)))
+        return self._begun(step, read, partial(self._ledger.episode.tool, name, request), is_tool=True)
 
     def note(self, step: str, value: Any, *, reads: Iterable[Output] = ()) -> Output:
         """Record a value (JSON) that the function computed by itself, as a turn of its own."""
@@ -139,7 +92,8 @@ class Team:
             )
         read = [*reads]
         value = _values(value, read, f"the value of step {step!r}")
-        return self._turn(step, read, partial(self._ledger.episode.control, value))
+        columns = {"modelled_at": self._stamp(step)}
+        return self._turn(step, read, lambda place: self._ledger.episode.control(value, place, columns))
 
     def act(
         self,
@@ -164,10 +118,11 @@ class Team:
         read = [*reads] if by is None else [by, *reads]
         value = _values(value, read, f"what act {act} hands over")
         decided_by = None if by is None else by.key
-        number = self._ledger.acts[decided_by]
-        self._ledger.acts[decided_by] += 1
+        number = self._ledger.acts[self.path, decided_by]
+        self._ledger.acts[self.path, decided_by] += 1
         columns = {
             "act": act,
+            "modelled_at": self._stamp(act.value),
             "role": self.role if by is None else self._ledger.steps.get(by.step),
             "recipients": list(to) or None,
             "act_detail": to_json({**detail, "number": number}),
@@ -176,7 +131,7 @@ class Team:
         control = self._ledger.episode.control
         return self._turn(act.value, read, lambda place: control(value, place, columns), decided_by)
 
-    def branch(self, name: str | int) -> Team:
+    def branch(self, name: str | int) -> Self:
         """A team for a coroutine that runs at the same time as others.
 
         A second branch of one name takes the place of the first, which may then be called no more.
@@ -191,11 +146,18 @@ class Team:
         path = f"{self.path}.{part}" if self.path else part
         before = self._ledger.teams.get(path)
         after = self._last | (before._last if before is not None else frozenset())
-        self._ledger.teams[path] = team = Team(self._ledger, path, after)
+        team = self._ledger.teams[path] = self._child(path, after)
         return team
 
+    def _names(self, number: int) -> Iterable[int]:
+        """Names for so many branches."""
+        return range(number)
+
+    def _child(self, path: str, after: frozenset[TurnKey]) -> Self:
+        return type(self)(self._ledger, path, after)
+
     async def each(
-        self, items: Iterable[Item], work: Callable[[Team, Item], Awaitable[Result]]
+        self, items: Iterable[Item], work: Callable[[Self, Item], Awaitable[Result]]
     ) -> list[Result]:
         """`work(branch, item)` for all items at the same time, in branches 0, 1, …; their results, in order.
 
@@ -206,7 +168,7 @@ class Team:
                 function's code goes before a turn that failed.
         """
         items = list(items)
-        teams = [self.branch(index) for index in range(len(items))]
+        teams = [self.branch(name) for name in self._names(len(items))]
         tasks = [asyncio.create_task(awaited(work, t, item)) for t, item in zip(teams, items, strict=True)]
         try:
             if tasks:
@@ -224,10 +186,26 @@ class Team:
         """A seed for chance of the function's own, for example `random.Random(team.seed("order"))`."""
         return self._ledger.episode.seed("script", self.path, *parts)
 
-    @property
-    def instance(self) -> str | None:
-        """The id of the spawned play that this is, None where nobody spawned it."""
-        return None if self.role is None else instance_of(self.role, self.path)
+    def _begun(
+        self,
+        step: str,
+        read: Iterable[Output],
+        begin: Callable[[Place], Coroutine[Any, Any, Output]],
+        is_tool: bool = False,
+    ) -> asyncio.Task[Output]:
+        """The call of a role or tool, under way."""
+        return self._ledger.begin(self._turn(step, read, begin))
+
+    def _stamp(self, step: str) -> float | None:
+        """The modelled time of something that the function does now, where time is modelled."""
+        return None
+
+    def _next(self, step: str) -> TurnKey:
+        """What the next turn of a step is called."""
+        return TurnKey(step, self._ledger.rounds.get((step, self.path), 0), self.path)
+
+    def _place(self, key: TurnKey, parents: set[TurnKey], decided_by: TurnKey | None) -> Place:
+        return Place(key, parents, self._last, decided_by=decided_by)
 
     def _turn(
         self,
@@ -242,9 +220,8 @@ class Team:
         if ledger.over:
             raise TurnFailed(f"step {step!r} is called after the workflow's function is over")
         ledger.full |= ledger.episode.full  # `begin` then raises TurnLimit
-        key = TurnKey(step, ledger.rounds.get((step, self.path), 0), self.path)
-        parents = {output.key for output in read}
-        begun = begin(Place(key, parents, self._last, self.instance, decided_by))
+        key = self._next(step)
+        begun = begin(self._place(key, {output.key for output in read}, decided_by))
         ledger.rounds[step, self.path] = key.round + 1
         self._last = frozenset({key})
         return begun

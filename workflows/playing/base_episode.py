@@ -20,6 +20,7 @@ alternative 0 would sample what was sampled before, 1 and above something else.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -40,7 +41,7 @@ BASE_COLUMNS: Final = (
     *("response_token_ids", "behaviour_logprobs", "logprobs_mode", "sampling", "context_hash"),
     *("num_prompt_tokens", "num_response_tokens", "num_cached_tokens", "response_text", "finish_reason"),
     *("parsed", "status", "status_detail", "tool", "tool_request", "tool_result", "attempts"),
-    *("act", "act_detail", "option_logprobs"),
+    *("act", "act_detail", "option_logprobs", "modelled_at"),
 )
 """The columns of `turns` that a base is made of."""
 
@@ -92,6 +93,19 @@ class BaseEpisode:
         if row is None or not _is_replys(row, speaker, context_hash, sampling):
             return None
         return reply_of(row), {name: row[name] for name in AS_ASKED}
+
+    def called_off_at(self, key: TurnKey, speaker: Speaker, context_hash: str, sampling: Sampling) -> float:
+        """When the stored turn was called off that was asked the same; minus infinity where none was."""
+        row = self.turns.get(key)
+        if row is None or row["status"] != Status.CALLED_OFF:
+            return -math.inf
+        return _ended(row) if _is_asked(row, speaker, context_hash, sampling) else -math.inf
+
+    def tool_called_off_at(self, key: TurnKey, request: str) -> float:
+        """When the stored call of a tool with the same request was called off; as `called_off_at`."""
+        row = self.turns.get(key)
+        off = row is not None and row["status"] == Status.CALLED_OFF and row["tool_request"] == request
+        return _ended(row) if row is not None and off else -math.inf
 
     def call(self, key: TurnKey, tool: str, request: str) -> Row | None:
         """The stored turn in which a tool was asked the same and answered, or refused; else None."""
@@ -147,16 +161,25 @@ def _block_of(episode_id: str) -> int:
 
 def _is_replys(row: Row, speaker: Speaker, context_hash: str, sampling: Sampling) -> bool:
     """Whether a stored turn is what this role would be asked now, of these weights, and has its reply."""
-    engine, model = speaker.engine, speaker.model
-    now = (speaker.role.name, model.model_id, model.base_id, engine.policy_version, context_hash)
-    then = tuple(row[c] for c in ("role", "model_id", "base_id", "policy_version", "context_hash"))
-    if row["event"] != Event.LLM or row["status"] not in WITH_A_REPLY or now != then:
+    engine = speaker.engine
+    if row["status"] not in WITH_A_REPLY or row["policy_version"] != engine.policy_version:
+        return False
+    if not _is_asked(row, speaker, context_hash, sampling):
         return False
     if isinstance(engine, ChatEngine) != (row["response_token_ids"] is None):
         return False
-    if not isinstance(engine, ChatEngine) and row["logprobs_mode"] != engine.logprobs_mode:
-        return False
-    return _without_seed(json.loads(row["sampling"])) == _without_seed(sampling.as_dict())
+    return isinstance(engine, ChatEngine) or row["logprobs_mode"] == engine.logprobs_mode
+
+
+def _ended(row: Row) -> float:
+    return -math.inf if row["modelled_at"] is None else float(row["modelled_at"])
+
+
+def _is_asked(row: Row, speaker: Speaker, context_hash: str, sampling: Sampling) -> bool:
+    """Whether a stored turn was asked of the same model what this role would be asked now."""
+    now = (Event.LLM, speaker.role.name, speaker.model.model_id, speaker.model.base_id, context_hash)
+    then = tuple(row[c] for c in ("event", "role", "model_id", "base_id", "context_hash"))
+    return now == then and _without_seed(json.loads(row["sampling"])) == _without_seed(sampling.as_dict())
 
 
 def _without_seed(sampling: Mapping[str, Any]) -> str:

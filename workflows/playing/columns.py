@@ -16,6 +16,12 @@ from workflows.prompts import Prompt
 from workflows.roles import Role
 from workflows.vocabulary import Status
 
+# The columns of a turn that its reply or result fills, however it came.
+OF_THE_REPLY: Final = (
+    *("policy_version", "team_version", "response_token_ids", "num_response_tokens", "behaviour_logprobs"),
+    *("logprobs_mode", "num_cached_tokens", "response_text", "finish_reason", "parsed", "format_valid"),
+    *("started_at", "first_token_at", "tool_result"),
+)
 _MAX_PROBLEM: Final = 500  # characters of a parser's complaint that a row keeps
 
 

@@ -174,6 +174,19 @@ class Conversations:
                 "an edge between them, or let each run in a branch of its own"
             )
 
+    def compact(self, role: str, branch: str) -> tuple[str, str, str] | None:
+        """Forget what a role said in a branch; its next turn begins with its prompt, as a new lineage.
+
+        Returns:
+            The conversation, its new lineage and the one before; None where there is nothing to forget.
+        """
+        talk = self._talks.get((role, branch))
+        if talk is None or not talk.replies:
+            return None
+        talk.replies, talk.messages = [], []
+        talk.lineage += 1
+        return talk.name, f"{talk.name}#{talk.lineage}", f"{talk.name}#{talk.lineage - 1}"
+
     def seat(self, role: str, key: TurnKey) -> Seat:
         """The next place in the conversation of a role in the branch of a turn."""
         name = f"{role}/{key.branch}" if key.branch else role

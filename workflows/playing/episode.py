@@ -28,6 +28,7 @@ from workflows.hooks import ToolHooks, hooks_of
 from workflows.playing.attempts import CallFailed, PlayLimits, attempt
 from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.columns import (
+    OF_THE_REPLY,
     as_json,
     parse_reply,
     prompt_columns,
@@ -81,6 +82,8 @@ class Episode:
         self._threads = threads
         self._base = base
         self._conversations = Conversations(record.precedes)
+        self._called_off = set[TurnKey]()
+        self._not_before = dict[TurnKey, float]()
 
     @property
     def full(self) -> bool:
@@ -152,6 +155,55 @@ class Episode:
         )
         return Output(value, "", True, turn.key)
 
+    @property
+    def replays(self) -> bool:
+        """Whether the episode begins with a stored one."""
+        return self._base is not None
+
+    def tokens(self, key: TurnKey) -> tuple[int, int]:
+        """Tokens of the prompt and of the reply of a turn; 0 where they are not known."""
+        row = self.record.row(key)
+        return row["num_prompt_tokens"] or 0, row["num_response_tokens"] or 0
+
+    def modelled(self, key: TurnKey, at: float) -> None:
+        """Note when a turn was over, in modelled time."""
+        self.record.row(key)["modelled_at"] = at
+
+    def stored_at(self, key: TurnKey) -> float | None:
+        """When the base's turn at a place was over, in modelled time; None where there is no such turn."""
+        row = None if self._base is None else self._base.turns.get(key)
+        return None if row is None else row["modelled_at"]
+
+    @property
+    def stored_end(self) -> float:
+        """When the base's last turn was over, in modelled time."""
+        rows = () if self._base is None else self._base.turns.values()
+        return max((row["modelled_at"] or 0.0 for row in rows), default=0.0)
+
+    def not_before(self, key: TurnKey) -> float:
+        """When the base's turn was called off that was asked the same: its reply comes later than that."""
+        return self._not_before.get(key, -math.inf)
+
+    def call_off(self, key: TurnKey, at: float | None) -> None:
+        """The team ends the play that waits for this reply, of which the row says nothing even if it came.
+
+        So rows do not depend on how far a call had come when it was ended.
+        """
+        row = self.record.row(key)
+        row.update(dict.fromkeys(OF_THE_REPLY), status=Status.CALLED_OFF, modelled_at=at)
+        row.update(status_detail="its own team ended the play that waited for it", attempts=1)
+        row["origin"] = Origin.SAMPLED
+        self.record.failures = [failure for failure in self.record.failures if failure.key != key]
+        self._called_off.add(key)
+
+    def took(self, seconds: float | None) -> None:
+        """Note how long the episode was, in modelled time."""
+        self.record.modelled_seconds = seconds
+
+    def compact(self, role: str, branch: str) -> tuple[str, str, str] | None:
+        """Begin a role's conversation in a branch anew; see `Conversations.compact`."""
+        return self._conversations.compact(role, branch)
+
     async def _guarded(self, turn: Turn, work: Callable[[], Awaitable[T]]) -> T:
         """Put what goes wrong on the turn's row and on the record, in this one place."""
         try:
@@ -159,6 +211,8 @@ class Episode:
         except CallFailed as error:
             raise self._failed(turn, error.status, StopReason.CALL_FAILED, str(error)) from error
         except asyncio.CancelledError:
+            if turn.key in self._called_off:
+                raise
             status = Status.TIMEOUT if self.record.expired else Status.CANCELLED
             self._failed(turn, status, StopReason.CALL_FAILED, "cancelled while waiting for a reply")
             raise
@@ -175,6 +229,8 @@ class Episode:
             ) from error
         finally:
             turn.row["ended_at"] = self.record.now()
+            if turn.key in self._called_off:
+                self.call_off(turn.key, turn.row["modelled_at"])
 
     def _failed(self, turn: Turn, status: Status, stop_reason: StopReason, detail: str) -> TurnFailed:
         turn.row.update(status=status, status_detail=detail)
@@ -205,6 +261,11 @@ class Episode:
         row.update(prompt_columns(prompt, speaker.tokenizer_hash), sampling=t.to_json(sampling.as_dict()))
         if spelled := speaker.special_tokens_in(prompt.messages):
             row["metrics"].append({"name": t.SPECIAL_TOKENS_AS_TEXT, "value": float(spelled)})
+        if self._base is not None:
+            off = self._base.called_off_at(turn.key, speaker, row["context_hash"], sampling)
+            self._not_before[turn.key] = off
+        if turn.begun is not None:
+            turn.begun()
         completion = self._kept_reply(turn, speaker, sampling)
         if completion is None:
             completion = await self._asked(turn, speaker, prompt, sampling)
@@ -256,6 +317,10 @@ class Episode:
 
     async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
         hooks = hooks_of(function, ToolHooks)
+        if self._base is not None:
+            self._not_before[turn.key] = self._base.tool_called_off_at(turn.key, turn.row["tool_request"])
+        if turn.begun is not None:
+            turn.begun()
         stored = self._base and self._base.call(turn.key, turn.row["tool"], turn.row["tool_request"])
         if stored and (hooks.deterministic or (self._base and self._base.by_place)):
             return _kept_result(turn, stored)
@@ -318,7 +383,7 @@ class Episode:
     def _sampling(self, turn: Turn, speaker: Speaker) -> Sampling:
         settings = speaker.settings
         return Sampling(
-            max_tokens=speaker.max_response_tokens,
+            max_tokens=min(speaker.max_response_tokens, turn.max_tokens or speaker.max_response_tokens),
             temperature=settings.temperature,
             top_p=settings.top_p,
             top_k=settings.top_k,

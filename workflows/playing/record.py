@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ class Turn:
     after: frozenset[TurnKey]
     row: dict[str, Any]
     decided_by: TurnKey | None = None
+    max_tokens: int | None = None  # of the reply, where a budget says so
+    begun: Callable[[], None] | None = None
 
 
 class Record:
@@ -72,6 +74,7 @@ class Record:
     def __init__(self, identity: EpisodeId, order: Sequence[str], max_turns: int):
         self.identity = identity
         self.failures: list[Failure] = []
+        self.modelled_seconds: float | None = None
         self.expired = False  # set before calls are cancelled because the episode's time is over
         self._max_turns = max_turns
         self._rank = {step: i for i, step in enumerate(order)}
@@ -107,9 +110,15 @@ class Record:
         row.update(step=key.step, round=key.round, branch=key.branch, event=event, origin=Origin.SAMPLED)
         row.update(metrics=[], attempts=0, queued_at=self.now(), instance=place.instance)
         before = frozenset(place.after) | frozenset(place.parents)
-        turn = Turn(key, frozenset(place.parents), before, row, place.decided_by)
+        turn = Turn(
+            key, frozenset(place.parents), before, row, place.decided_by, place.max_tokens, place.begun
+        )
         self._turns[key] = turn
         return turn
+
+    def row(self, key: TurnKey) -> dict[str, Any]:
+        """The row of a turn that is open."""
+        return self._turns[key].row
 
     def precedes(self, earlier: TurnKey, place: Place) -> bool:
         """Whether a turn is certain to come before a turn at `place`, directly or by others between them."""
@@ -166,7 +175,8 @@ class Record:
             "num_response_tokens": sum(r["num_response_tokens"] or 0 for r in asked),
             "started_at": self._epoch,
             "seconds": self.now(),
-            **dict.fromkeys(("modelled_seconds", "base_episode_id", "replay_from_turn", "num_copied_tokens")),
+            "modelled_seconds": self.modelled_seconds,
+            **dict.fromkeys(("base_episode_id", "replay_from_turn", "num_copied_tokens")),
         }
 
     def _rank_of(self, key: TurnKey) -> tuple[Any, ...]:

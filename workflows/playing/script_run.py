@@ -8,11 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from workflows.coroutines import awaited, stop, unseen_errors
+from workflows.crew import Crew
 from workflows.errors import WorkflowError
+from workflows.ledger import Ledger
 from workflows.playing.episode import Episode
 from workflows.script import ScriptWorkflow
 from workflows.state import TurnKey
-from workflows.team import Ledger, Team, on_record
+from workflows.team import Team, on_record
+from workflows.timeline import Timeline
 from workflows.vocabulary import StopReason
 
 
@@ -27,6 +30,9 @@ class ScriptRun:
         self._inputs = MappingProxyType(dict(inputs))
         self._grace_seconds = grace_seconds
         self._ledger = Ledger(episode, workflow.roles, workflow.tools, workflow.steps, grace_seconds)
+        if (spawning := workflow.spawning) is not None:
+            live = spawning.pace.order == "clock" and not episode.replays
+            self._ledger.spawning, self._ledger.timeline = spawning, Timeline(spawning.pace, live)
 
     async def run(self) -> StopReason:
         """Play until the function and all its calls are over; return the stop reason.
@@ -35,8 +41,8 @@ class ScriptRun:
             asyncio.CancelledError: after the function and all calls in flight were cancelled.
         """
         ledger = self._ledger
-        ledger.teams[""] = trunk = Team(ledger, "", frozenset())
-        function = asyncio.create_task(awaited(self._workflow.run, trunk, self._inputs))
+        ledger.teams[""] = trunk = (Team if ledger.timeline is None else Crew)(ledger, "", frozenset())
+        function = asyncio.create_task(self._played(trunk))
         try:
             await asyncio.wait({function})
             ledger.over = True
@@ -48,9 +54,19 @@ class ScriptRun:
             await stop({function, *ledger.calls}, self._grace_seconds)
             raise
         finally:
+            ledger.over = True
+            await stop({m.task for m in ledger.members if not m.task.done()}, self._grace_seconds)
             await stop({owner for owner in ledger.owners if not owner.done()}, self._grace_seconds)
             unseen_errors(ledger.owners)  # of coroutines that the end of the function ended
         return StopReason.MAX_TURNS if ledger.full else StopReason.FINISHED
+
+    async def _played(self, trunk: Team) -> None:
+        """The function, and the end of all that it spawned."""
+        try:
+            await awaited(self._workflow.run, trunk, self._inputs)
+        finally:
+            if isinstance(trunk, Crew) and not self._episode.record.expired:
+                await trunk.finish_trunk()
 
     def _judge(self, function: asyncio.Task[Any]) -> None:
         """Note what ended the function, if that is not on the record already."""
@@ -60,6 +76,8 @@ class ScriptRun:
             error = None if record.failures else WorkflowError("it was cancelled from within")
         elif (raised := function.exception()) is not None:
             error = next((leaf for leaf in _leaves(raised) if not on_record(leaf)), None)
+        elif left := [m.error for m in self._ledger.members if m.error and not on_record(m.error)]:
+            error = left[0]
         elif lost := [e for e in unseen_errors(owners) if not on_record(e)]:
             error = lost[0]
         elif any(not owner.done() for owner in owners):
