@@ -9,10 +9,11 @@ That a run goes on in new processes as if nothing had been is what the tests of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipeline.run.fleet import Fleet
 from stages.engines import start as engines
 from stages.engines.base import EngineSpec
 from stages.training import group, rank
@@ -78,8 +79,8 @@ class Kept:
 
 @contextlib.contextmanager
 def kept_processes() -> Iterator[None]:
-    """Inside, trainers of one rank and engines without a library of their own start in processes that wait,
-    and leave them behind."""
+    """Inside, trainers of one rank, and a fleet's engines without a library of their own, start in processes
+    that wait, and leave them behind."""
     import pytest  # here: the processes import this module, too
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,9 +88,23 @@ def kept_processes() -> Iterator[None]:
         patch.setattr(group, "rank_actor", _rank_actor)
         patch.setattr(group.TrainerGroup, "close", _close)
         patch.setattr(engines, "EngineActor", EmptiedEngine)
-        patch.setattr(engines, "start_engine", _start_engine)
-        patch.setattr(engines, "stop_engines", _stop_engines)
+        # who starts an engine without a fleet sees it end
+        patch.setattr(Fleet, "_start_engines", _with(Fleet._start_engines, start_engine=_start_engine))
+        patch.setattr(Fleet, "close", _with(Fleet.close, stop_engines=_stop_engines))
         yield
+
+
+def _with(method: Callable[[Fleet], None], **replaced: Any) -> Callable[[Fleet], None]:
+    """A method of a fleet during which these functions of `stages.engines.start` are others."""
+    import pytest
+
+    def replacing(fleet: Fleet) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, function in replaced.items():
+                patch.setattr(engines, name, function)
+            method(fleet)
+
+    return replacing
 
 
 _RANKS: Final = Kept()
