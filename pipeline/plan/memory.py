@@ -1,4 +1,4 @@
-"""How much memory a plan needs on this machine, and whether it has that much."""
+"""How much main memory a plan needs in all; where it has room is in `pipeline.plan.capacity`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Protocol
 
 from pipeline.plan.resolve import Resolved
 from stages.engines.base import EngineSpec
+from stages.engines.kinds import device_need as engine_need
 from stages.engines.kinds import engine_class
 from stages.engines.kinds import memory_estimate as engine_memory
+from stages.training.device_memory import device_need as trainer_need
 from stages.training.spec import TrainerSpec, activation_estimate, base_estimate
 from stages.training.spec import memory_estimate as trainer_memory
 from stages.weights.checkpoints import CheckpointInfo
@@ -30,18 +32,25 @@ class Needs(Protocol):
 
 
 def memory_report(plan: Needs) -> dict[str, float]:
-    """GiB of host memory: an estimate for each engine and trainer, and what is available now."""
+    """GiB of main memory: an estimate for each engine and trainer, and what is available on this machine."""
     from stages.weights.checkpoints import describe_checkpoint
 
     parts: dict[str, float] = {}
     training = 0.0  # one trainer works at a time
+    bases: set[str] = set()  # whose adapters share processes on devices
     for base_id, spec in plan.engine_specs.items():
         if not engine_class(spec.kind).is_remote:
-            parts[f"engine {base_id}"] = engine_memory(spec)
+            on_device = spec.num_gpus > 0
+            parts[f"engine {base_id}"] = engine_need(spec, 0.0).host if on_device else engine_memory(spec)
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
         of_model = plan.resolved.model_plans[model_id]
         tokens = of_model.ppo.micro_batch_tokens
+        if trainer.num_gpus:
+            rank = trainer_need(trainer, info.parameters, tokens, with_base=trainer.base_id not in bases)
+            parts[f"trainer {model_id}"] = rank.host * trainer.ranks
+            bases |= {trainer.base_id} if trainer.adapter is not None else set()
+            continue
         parts[f"trainer {model_id}"] = trainer_memory(trainer, info.parameters, len(of_model.roles))
         if trainer.adapter is not None:
             parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
@@ -50,22 +59,6 @@ def memory_report(plan: Needs) -> dict[str, float]:
     parts["object store"] = plan.resolved.cluster.object_store_gib
     parts["driver"] = DRIVER_GIB
     return {**parts, "total": sum(parts.values()), "available": available_gib()}
-
-
-def memory_problem(plan: Needs, address: str) -> str | None:
-    """One sentence where the plan can't fit this machine; None where Ray's `address` is a cluster, whose
-    nodes are others."""
-    if address != "local":
-        return None
-    memory = memory_report(plan)
-    if memory["total"] <= memory["available"]:
-        return None
-    largest = max((v, k) for k, v in memory.items() if k not in ("total", "available"))
-    return (
-        f"the plan needs about {memory['total']:.1f} GiB of memory and {memory['available']:.1f} GiB is "
-        f"available; the largest part is {largest[1]!r} with {largest[0]:.1f} GiB; share a model between "
-        "roles, or lower kv_cache_gib, trainer.ranks or ppo.micro_batch_tokens"
-    )
 
 
 def available_gib() -> float:

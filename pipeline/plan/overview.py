@@ -10,6 +10,8 @@ from typing import Any
 from pipeline.metrics.forecast import Pace
 from pipeline.plan.ahead import forecast_values
 from pipeline.plan.assemble import Plan
+from pipeline.plan.capacity import machine_problem, placement_values, planned_nodes
+from pipeline.plan.capacity import start_problem as machine_start_problem
 from pipeline.plan.described import (
     algorithm_values,
     evaluation_values,
@@ -17,9 +19,9 @@ from pipeline.plan.described import (
     reward_values,
     sampling_values,
 )
+from pipeline.plan.devices import Node
 from pipeline.plan.evaluation import EvaluationPlan
-from pipeline.plan.memory import memory_problem, memory_report
-from pipeline.plan.resources import resource_problem
+from pipeline.plan.memory import memory_report
 from pipeline.store.differences import differences, plain
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
@@ -44,6 +46,7 @@ def overview(
     settings = plan.resolved
     data, rollout = settings.data, settings.rollout
     evaluation = evaluation_values(plan)
+    nodes = planned_nodes(plan, settings.cluster.address)
     return {
         "run": {"name": settings.run.name, "root": settings.run.root, "seed": settings.run.seed}
         | run_state(plan),
@@ -84,19 +87,27 @@ def overview(
             {"stage": s.name, "reads": sorted(s.inputs), "writes": sorted(s.outputs)} for s in plan.stages
         ],
         "memory_gib": memory_report(plan),
+        "machines": machine_values(plan, nodes),
         "forecast": forecast_values(plan, evaluations, wanted, pace),
         "machine": machine(),
         "sandbox": sandbox(plan),
-        "problems": _problems(plan, evaluation),
+        "problems": _problems(plan, evaluation, nodes),
     }
 
 
-def _problems(plan: Plan, evaluation: Mapping[str, Any]) -> list[str]:
-    address = plan.resolved.cluster.address
+def machine_values(plan: Plan, nodes: list[Node] | None) -> dict[str, Any]:
+    """What each machine and its devices hold; `asked_later` is a cluster that is asked when joined."""
+    return {
+        "described": bool(plan.resolved.cluster.nodes),
+        "asked_later": None if nodes is not None else plan.resolved.cluster.address,
+        "nodes": [] if nodes is None else placement_values(plan, nodes),
+    }
+
+
+def _problems(plan: Plan, evaluation: Mapping[str, Any], nodes: list[Node] | None) -> list[str]:
     asked = evaluation["problem"] if evaluation["is_asked"] else None
     problems = [
-        memory_problem(plan, address),
-        resource_problem(plan, address),
+        machine_problem(plan, nodes),
         key_problem(plan),
         answer_problem(plan),
         _run_problem(plan),
@@ -134,7 +145,7 @@ def key_problem(plan: Plan) -> str | None:
 def start_problem(plan: Plan) -> str | None:
     """The first reason why nothing of this plan can start on this machine now."""
     address = plan.resolved.cluster.address
-    if problem := resource_problem(plan, address) or memory_problem(plan, address) or key_problem(plan):
+    if problem := machine_start_problem(plan, address) or key_problem(plan):
         return problem
     if plan.resolved.evaluate.every and (asked := evaluation_values(plan)["problem"]):
         return f"[evaluate] every = {plan.resolved.evaluate.every}: {asked}"

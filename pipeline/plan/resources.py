@@ -85,15 +85,6 @@ def gpus_here() -> int:
     return int(torch.cuda.device_count())
 
 
-def resource_problem(plan: Needs, address: str) -> str | None:
-    """One sentence where this machine lacks the GPUs of a plan; None where Ray's `address` is a cluster,
-    which is asked when it is joined."""
-    asks = gpus_asked(plan)
-    if address != "local" or not asks:
-        return None
-    return gpu_problem(asks, {"this machine": gpus_here()})
-
-
 def _take(devices: list[float], gpus: float) -> bool:
     """Take the GPUs from one node, if it has them."""
     if gpus >= 1:

@@ -103,11 +103,10 @@ def _check_memory(plan: ReplayPlan, address: str) -> None:
     """
     if plan.training is None:
         return
-    from pipeline.plan.memory import memory_problem
-    from pipeline.plan.resources import resource_problem
+    from pipeline.plan.capacity import start_problem
 
     trainers = plan.training.trainers
-    if problem := resource_problem(trainers, address) or memory_problem(trainers, address):
+    if problem := start_problem(trainers, address):
         raise UsageError(problem)
 
 

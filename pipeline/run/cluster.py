@@ -6,10 +6,14 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline.plan.memory import Needs
+from pipeline.plan.capacity import memory_shortage
+from pipeline.plan.devices import Node
+from pipeline.plan.memory import Needs, available_gib
 from pipeline.plan.resources import STAGE_CPUS, cpu_problem, gpu_problem, gpus_asked
+from stages.process.devices import device_memory_here
 from stages.waiting import Overdue, answer, came
 from workflows.errors import RunFailed
 
@@ -129,16 +133,45 @@ def _nodes(resource: str) -> dict[str, float]:
 
 
 def check_gpus(plan: Needs) -> None:
-    """Refuse a plan whose processes no node of the Ray cluster has GPUs for.
+    """Refuse a plan for whose processes no node of the Ray cluster has the GPUs; on a cluster of other
+    machines, also one whose memory does not do.
 
     Raises:
         RunFailed: naming the setting, what is asked for in all, and what each node has.
     """
     asks = gpus_asked(plan)
-    if not asks:
-        return
-    if problem := gpu_problem(asks, {name: int(gpus) for name, gpus in _nodes("GPU").items()}):
+    gpus = {name: int(count) for name, count in _nodes("GPU").items()}
+    if asks and (problem := gpu_problem(asks, gpus)):
         raise RunFailed(problem)
+    if plan.resolved.cluster.address != "local" and (problem := memory_shortage(plan, _machines(gpus))):
+        raise RunFailed(problem)
+
+
+def _machines(gpus: Mapping[str, int], seconds: float = 60.0) -> list[Node]:
+    """Each node that is alive, in the order of `gpus`: its GPUs' memory and free main memory, as far as it
+    says so in time."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(num_cpus=0.01, max_retries=0)(_memory_of_node)
+    ids = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    asked = [
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+        for node in ids
+    ]
+    machines = []
+    for (name, count), answering in zip(gpus.items(), asked, strict=True):
+        devices, free = (), None
+        with contextlib.suppress(Overdue, ray.exceptions.RayError):  # then it is not known, and not checked
+            devices, free = answer(answering, f"the memory of node {name}", seconds)
+        machines.append(Node(name, devices if len(devices) == count else (0.0,) * count, free))
+    return machines
+
+
+def _memory_of_node() -> tuple[tuple[float, ...], float]:
+    """GiB of each GPU of this node, and of its main memory that is free."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides them from a task that asks for none
+    return device_memory_here(), available_gib()
 
 
 def check_workers_read(url: str, seconds: float = 60.0) -> None:

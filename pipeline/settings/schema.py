@@ -246,9 +246,23 @@ class SandboxSection(Section):
     """Folders that programs may import from, beside the standard library."""
 
 
+class NodeSection(Section):
+    """Machines of one kind, as `check` plans for them; memory as a program finds it, in GiB."""
+
+    count: Positive = 1
+    """How many of them there are."""
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs of each."""
+    gpu_memory_gib: Amount = 0.0
+    """Memory of each GPU; 0 is not known, and not checked."""
+    memory_gib: Amount = 0.0
+    """Main memory of each that is free; 0 is not known, and not checked."""
+
+
 class ClusterSection(Section):
     later = frozenset(
         {
+            "nodes",
             "ray_start_seconds",
             "engine_start_seconds",
             "engine_call_seconds",
@@ -261,6 +275,8 @@ class ClusterSection(Section):
 
     address: str = "local"
     """local, or the address of a running Ray cluster."""
+    nodes: tuple[NodeSection, ...] = ()
+    """The machines that `check` plans for instead of this one; a run asks the machines themselves."""
     object_store_gib: Annotated[float, Field(ge=0.075)] = 1.0
     """Memory of Ray's object store; Ray takes no less than 75 MiB."""
     ray_start_seconds: Seconds = 120

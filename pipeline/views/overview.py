@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from pipeline.settings.origins import Setting
@@ -32,15 +33,60 @@ def overview_lines(overview: Values) -> list[str]:
         reads = ", ".join(stage["reads"]) or "settings"
         lines.append(f"stage     {stage['stage']}: {reads} → {', '.join(stage['writes'])}")
     parts = ", ".join(f"{k} {_gib(v)}" for k, v in memory.items() if k not in ("total", "available"))
-    lines.append(
-        f"memory    about {memory['total']:.1f} GiB ({parts}); available {memory['available']:.1f} GiB"
-    )
+    machines = overview["machines"]
+    here = not machines["described"] and machines["asked_later"] is None
+    available = f"; available {memory['available']:.1f} GiB" if here else " of main memory on all machines"
+    lines.append(f"memory    about {memory['total']:.1f} GiB ({parts}){available}")
+    lines += [f"devices   {line}" for line in device_lines(machines)]
     lines.append(f"forecast  {forecast_text(overview['forecast'])}")
     lines.append(f"machine   {_machine(overview['machine'])}")
     sandbox = overview["sandbox"]
     lines.append(f"sandbox   {sandbox['description'] or 'none: ' + str(sandbox['missing'])}")
     lines += [f"problem   {p}" for p in overview["problems"]] or ["ok        nothing stands in the way"]
     return lines
+
+
+def device_lines(machines: Values) -> Iterator[str]:
+    """What each machine and each of its GPUs hold; nothing for one machine whose GPUs are not used."""
+    if machines["asked_later"] is not None:
+        yield (
+            f"the machines at {machines['asked_later']} are asked when a run joins them; describe them in "
+            "[[cluster.nodes]] to plan for them here"
+        )
+    for node in machines["nodes"]:
+        used = any(device["holds"] for device in node["devices"])
+        if not used and not machines["described"]:
+            continue
+        if not node["memory_gib"]:
+            yield f"{node['node']}: nothing, GPUs {len(node['devices'])}"
+            continue
+        free = "" if node["memory_free_gib"] is None else f" of {node['memory_free_gib']:.1f}"
+        yield f"{node['node']}: main memory {node['memory_gib']:.1f}{free} GiB"
+        yield from (f"  {line}" for line in _gpus(node["devices"]))
+
+
+def _gpus(devices: Sequence[Values]) -> Iterator[str]:
+    """A line for each GPU, one for neighbours that hold alike."""
+    texts = [_gpu(device) for device in devices]
+    for text, group in groupby(range(len(texts)), key=lambda number: texts[number]):
+        numbers = list(group)
+        which = f"GPU {numbers[0]}" if len(numbers) == 1 else f"GPUs {numbers[0]} to {numbers[-1]}, each"
+        yield f"{which}: {text}"
+
+
+def _gpu(device: Values) -> str:
+    if not device["holds"]:
+        return "nothing"
+    of = "a device of unknown size" if device["gib"] is None else f"{device['gib']:.1f} GiB"
+    holds = (_holding(name.partition(", rank")[0], what) for name, what in device["holds"].items())
+    return f"{device['needs_gib']:.1f} of {of}: {'; '.join(holds)}"
+
+
+def _holding(name: str, what: Values) -> str:
+    kept = [f"{part} {_gib(gib)}" for part, gib in what["kept"].items()]
+    working = [f"{part} {_gib(gib)}" for part, gib in what["working"].items()]
+    text = f"{name} ({', '.join(kept)}; at work {', '.join(working) or 'no more'})"
+    return text + (f", room for {what['sequences']:.0f} whole sequences" if "sequences" in what else "")
 
 
 def settings_lines(settings: Sequence[Setting]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from stages.engines.base import EngineSpec
+from stages.process.devices import DeviceNeed
 from stages.weights.chat import ChatRenderer, Renderer
 from workflows.engine import AnyEngine
 
@@ -89,6 +90,12 @@ class EngineKind:
     def memory_estimate(cls, spec: EngineSpec) -> float:
         """GiB of this machine's main memory that the engine needs at its peak; 0 where nobody knows."""
         return 0.0
+
+    @classmethod
+    def device_need(cls, spec: EngineSpec, device_gib: float) -> DeviceNeed:
+        """What the engine needs of each of its devices of so many GiB, and of main memory; asked only where
+        `spec.num_gpus` is set. The default takes the share that `gpu_memory_fraction` names, for good."""
+        return DeviceNeed({"engine": spec.gpu_memory_fraction * device_gib}, {}, cls.memory_estimate(spec))
 
     @classmethod
     def said_by(cls, options: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from stages.engines.base import EngineSpec
 from stages.engines.kind import EngineKind
+from stages.process.devices import DeviceNeed
 from stages.weights.chat import Renderer
 from workflows.errors import UsageError, did_you_mean
 from workflows.plugins import load_object
@@ -67,6 +68,11 @@ def renderer_of(spec: EngineSpec) -> Renderer:
 def memory_estimate(spec: EngineSpec) -> float:
     """GiB of this machine's memory that an engine needs at its peak; device memory is not in it."""
     return float(engine_class(spec.kind).memory_estimate(spec))
+
+
+def device_need(spec: EngineSpec, device_gib: float) -> DeviceNeed:
+    """What an engine needs of each of its devices, of so many GiB, and of main memory."""
+    return engine_class(spec.kind).device_need(spec, device_gib)
 
 
 def installed_kinds() -> list[str]:

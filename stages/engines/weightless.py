@@ -8,6 +8,7 @@ from typing import Any
 
 from stages.engines.base import EngineSpec, Weights
 from stages.engines.kind import EngineKind
+from stages.process.devices import DeviceNeed
 from workflows.engine import Completion
 
 
@@ -21,6 +22,10 @@ class Weightless(EngineKind):
         self.counts = dict.fromkeys(
             ("requests", "prompt_tokens", "cached_tokens", "response_tokens", "seconds_busy"), 0.0
         )
+
+    @classmethod
+    def device_need(cls, spec: EngineSpec, device_gib: float) -> DeviceNeed:
+        return DeviceNeed({}, {}, cls.memory_estimate(spec))
 
     def describe(self) -> dict[str, Any]:
         return {

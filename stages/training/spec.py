@@ -65,6 +65,12 @@ class TrainerSpec:
             "compile must be false for an adapter: compiled layers would not see it": (
                 self.compile and self.adapter is not None
             ),
+            "num_gpus must be 1 or less (a rank computes on one device; raise ranks instead)": (
+                self.num_gpus > 1
+            ),
+            "num_gpus must be above 0.5 with more ranks than one (NCCL refuses two ranks on one device)": (
+                0 < self.num_gpus <= 0.5 and self.ranks > 1
+            ),
             'shaping by role (max_role_share, damp_copies) needs measure.gradients = "exact"': (
                 self.shaping.by_part and self.measure.gradients != "exact"
             ),

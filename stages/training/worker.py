@@ -107,6 +107,7 @@ class TrainWorker:
         arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust)
         report = run_update(self.unit, *arguments)
         self._failed = False
+        self._hand_back()
         self.unit.version = report.version_after
         self.unit.last_report = report
         return report
@@ -123,7 +124,9 @@ class TrainWorker:
         from stages.training.score import run_score
 
         self._refuse_after_failure()
-        return run_score(self.unit, partition, sink, needs, off_policy, bootstrap)
+        parts = run_score(self.unit, partition, sink, needs, off_policy, bootstrap)
+        self._hand_back()
+        return parts
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""
@@ -159,6 +162,14 @@ class TrainWorker:
         unit, self._unit = self._unit, None
         if unit is not None:
             unit.close()
+
+    def _hand_back(self) -> None:
+        """Give the device back what activations took, which torch's allocator would keep: an engine that
+        wakes on the same device, in a process of its own, can't have it else."""
+        if self.unit.device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
 
     def _refuse_after_failure(self) -> None:
         from workflows.errors import RunFailed

@@ -27,6 +27,7 @@ from stages.engines.base import (
     require_adapter,
 )
 from stages.engines.kind import EngineKind
+from stages.process.devices import CONTEXT_GIB, CUDA_PROCESS_GIB, DeviceNeed
 from stages.process.imports import import_transformers
 from stages.weights.chat import ChatRenderer
 from stages.weights.checkpoints import (
@@ -115,6 +116,20 @@ class TorchServer(EngineKind):
         (rows that join or leave copy it)."""
         weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)
         return 0.9 + 2 * weights + adapters_gib(spec) + 2 * spec.kv_cache_gib
+
+    @classmethod
+    def device_need(cls, spec: EngineSpec, device_gib: float) -> DeviceNeed:
+        """Weights and, twice, the cache, which rows that join or leave copy; asleep, weights are in main
+        memory, where a reload reads the new ones too."""
+        weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)
+        problem = None
+        if spec.num_gpus > 1:
+            problem = (
+                f"models.{spec.base_id}.num_gpus = {spec.num_gpus:g}, but the torch engine computes on one "
+                'device; set it to 1, or use engine = "vllm"'
+            )
+        working = {"weights": weights + adapters_gib(spec), "cache": 2 * spec.kv_cache_gib}
+        return DeviceNeed({"CUDA context": CONTEXT_GIB}, working, CUDA_PROCESS_GIB + 2 * weights, problem)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from stages.engines.base import EngineSpec, check_length
 from stages.weights.checkpoints import read_json
+from stages.weights.dimensions import dimensions_of
 from stages.weights.precision import engine_dtype
 from workflows.errors import UsageError
 from workflows.trajectory import library_seed
@@ -28,6 +29,7 @@ def check_arguments(spec: EngineSpec) -> None:
             f"engine of {spec.base_id!r}: vLLM on CPU needs attention heads of size {SMALLEST_HEAD} or more, "
             f'the model in {spec.checkpoint} has {info.head_size}; use engine "torch"'
         )
+    _check_parallel(spec)
     _check_cache(spec, info.dtype)
     for model_id, adapter in spec.adapters.items():
         if adapter.train_embeddings:
@@ -39,6 +41,17 @@ def check_arguments(spec: EngineSpec) -> None:
             raise UsageError(
                 f"models.{model_id}.adapter.rank = {adapter.rank}, but vLLM takes {LORA_RANKS[-1]} at most"
             )
+
+
+def _check_parallel(spec: EngineSpec) -> None:
+    """Refuse a number of GPUs over which vLLM can't spread the attention heads."""
+    sizes, devices = dimensions_of(spec.checkpoint), int(spec.num_gpus)
+    if devices > 1 and sizes is not None and sizes.heads % devices:
+        fitting = [str(n) for n in range(1, sizes.heads + 1) if not sizes.heads % n and n <= 16]
+        raise UsageError(
+            f"models.{spec.base_id}.num_gpus = {spec.num_gpus:g}, but vLLM gives each GPU as many of the "
+            f"{sizes.heads} attention heads; use {', '.join(fitting[:-1])} or {fitting[-1]}"
+        )
 
 
 def _check_cache(spec: EngineSpec, checkpoint_dtype: str) -> None:

@@ -25,7 +25,9 @@ from stages.engines.base import (
 )
 from stages.engines.kind import EngineKind
 from stages.engines.vllm.arguments import check_arguments, engine_arguments
+from stages.engines.vllm.device_memory import vllm_need
 from stages.engines.vllm.worker import ADAPTERS, OWNER
+from stages.process.devices import DeviceNeed
 from stages.process.imports import import_transformers
 from stages.weights.checkpoints import describe_checkpoint, require_hash, require_same_tensors, shapes_of
 from stages.weights.precision import weights_gib
@@ -89,6 +91,10 @@ class VllmServer(EngineKind):
         """
         weights = weights_gib(describe_checkpoint(spec.checkpoint), spec.dtype, spec.num_gpus)
         return 1.5 + weights + adapters_gib(spec) + (1.0 if spec.num_gpus else spec.kv_cache_gib)
+
+    @classmethod
+    def device_need(cls, spec: EngineSpec, device_gib: float) -> DeviceNeed:
+        return vllm_need(spec, device_gib)
 
     def describe(self) -> dict[str, Any]:
         return {
