@@ -17,9 +17,9 @@ from pipeline.metrics.falls import peak
 from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
+from pipeline.plan.capacity import start_problem
 from pipeline.plan.engines import greedy_players
 from pipeline.plan.evaluation import EvaluationPlan
-from pipeline.plan.memory import memory_problem
 from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
@@ -84,7 +84,7 @@ class Runner:
             progress=progress,
             limits=settings.cluster.limits,
             redo_tolerance=settings.checkpoints.redo_tolerance,
-            has_room=cache(lambda: memory_problem(plan, settings.cluster.address) is None),
+            has_room=cache(lambda: start_problem(plan, settings.cluster.address) is None),
         )
 
     def next_index(self) -> int:
