@@ -75,7 +75,8 @@ _SURVEY: Final = {
 }
 
 
-_PLAYED_WELL: Final = frozenset({SILENT, str(Status.TRUNCATED)})
+DECIDED: Final = "a stop decision: it has a loss of its own"
+_PLAYED_WELL: Final = frozenset({SILENT, str(Status.TRUNCATED), DECIDED})
 """Reasons to leave a turn out that say nothing against it or its reward."""
 
 
@@ -128,6 +129,7 @@ class PartitionStage:
     models: tuple[PartitionSpec, ...]
     frozen_roles: frozenset[str] = frozenset()  # not trained on, though their model is
     elsewhere: frozenset[str] = frozenset()  # models that other blocks of the iteration train
+    decided_roles: frozenset[str] = frozenset()  # whose turns are stop decisions with a loss of their own
     part_bytes: int = 64 << 20  # a rank's rows beyond this go to a further part
 
     name: str = "partition"
@@ -168,6 +170,7 @@ class PartitionStage:
             models=models,
             frozen_roles=self.frozen_roles,
             elsewhere=self.elsewhere,
+            decided_roles=self.decided_roles,
         )
         excluded: Counter[str] = sum((s["excluded"] for s in surveys), Counter())
         rows = pl.concat([pl.DataFrame(schema=_SURVEY), *(s["usable"] for s in surveys)])
@@ -219,6 +222,7 @@ def survey_part(
     models: Sequence[str],
     frozen_roles: frozenset[str] = frozenset(),
     elsewhere: frozenset[str] = frozenset(),
+    decided_roles: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Keys and lengths of the usable turns of part `index`, and the others counted by reason."""
     turns = _surveyed(tables["turns"].read_part(index, _LENGTH_COLUMNS))
@@ -234,6 +238,8 @@ def survey_part(
         .then(pl.col("excluded"))
         .when(pl.col("role").is_in(sorted(frozen_roles)))
         .then(pl.lit("role is frozen"))
+        .when(pl.col("role").is_in(sorted(decided_roles)))
+        .then(pl.lit(DECIDED))
         .when(pl.col("model_id").is_in(sorted(elsewhere)))
         .then(pl.lit("model is trained in another block"))
         .when(~pl.col("model_id").is_in(models))

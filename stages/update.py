@@ -36,12 +36,13 @@ UPDATE_ARGUMENTS: Final = {
     "token_advantages": "advantages",
     "scores": "scores",
     "kl_scale": "kl_scale",
+    "stop_rows": "stop_rows",
 }
 """What the update reads: kinds of tables, and the arguments of `TrainerGroup.update` that take them."""
 
 TRUST_BEFORE: Final = "trust_before"  # the kind of table that an update with a trust region begins with
 
-MEASURES: Final = ("covariance_fraction",)
+MEASURES: Final = ("covariance_fraction", "stop_loss", "stop_value", "stop_probability")
 """What updates measure beside the columns of their table: in the manifest's metrics."""
 
 # Columns of the summary row that go into the manifest's metrics where they hold a number.
@@ -83,6 +84,7 @@ class UpdateStage:
     of each role (`stages.training.roles`). `trust` says whether the model has a trust region, whose state is
     carried from block to block, and `ratios` whether that measures every row: then there is a table of how
     far each message has moved.
+    `stops` says whether it learns from stop decisions too.
     """
 
     lease: Lease = "trainer"
@@ -98,7 +100,9 @@ class UpdateStage:
         by_role: bool = False,
         trust: bool = False,
         ratios: bool = False,
+        stops: bool = False,
     ) -> None:
+        self._stops = stops
         self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
         self.by_role, self.trust, self.ratios = by_role, trust, ratios
         model_id = model.model_id
@@ -107,6 +111,7 @@ class UpdateStage:
         self._partition, self._updates = f"partition/{model_id}", f"updates/{model_id}"
         self._models = f"models/{model_id}"
         kinds = {"partition": True, "token_advantages": advantages, "scores": scores, "kl_scale": kl_scale}
+        kinds["stop_rows"] = stops
         tables = [f"{kind}/{model_id}" for kind, is_read in kinds.items() if is_read]
         self._before, self._trust = f"{TRUST_BEFORE}/{model_id}", f"trust/{model_id}"
         self.carried: Mapping[str, str] = {self._before: self._trust} if trust else {}
@@ -138,6 +143,7 @@ class UpdateStage:
             by_role=self.by_role,
             trust=self.trust,
             ratios=self.ratios,
+            stops=self._stops,
         )
 
     def run(

@@ -92,8 +92,8 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
     """Measures that stages took themselves, because their tables give them only at a price, as metrics.
 
     `stages` has the metrics of each stage's manifest: token advantages, the KL in the reward and an
-    adaptive coefficient (`advantage`), running baselines (`credit`), and what an update has no column for
-    (`score/<model>`, `update/<model>`).
+    adaptive coefficient (`advantage`), running baselines (`credit`), stop decisions (`stops`), and what an
+    update has no column for (`score/<model>`, `update/<model>`).
     """
     metrics = {}
     for name, value in stages.get("advantage", {}).items():
@@ -104,6 +104,7 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:
             metrics[f"role/{slug(role)}/baseline"] = value
+    metrics |= {f"stop/{name}": value for name, value in stages.get("stops", {}).items()}
     if "reward" in (greedy := stages.get("greedy_reward", {})):
         metrics["greedy/reward_mean"] = greedy["reward"]
     for stage, measured in stages.items():

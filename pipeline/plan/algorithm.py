@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pipeline.plan.resolve import ModelPlan
 from pipeline.settings.training import AdvantageSection, CreditSection, MeasureSection
@@ -45,6 +46,7 @@ def algorithms(
     credit: str,
     method: Credit,
     measure: MeasureSection,
+    stop_losses: Mapping[str, tuple[str, float]] = MappingProxyType({}),
 ) -> dict[str, Algorithm]:
     """The algorithm of each model by its id.
 
@@ -54,11 +56,16 @@ def algorithms(
         credit: the name of the credit method, for messages.
         method: the credit method.
         measure: what is measured of each role.
+        stop_losses: the loss of stop decisions and its weight, by model id.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    return {model.model_id: _algorithm(model, advantage, credit, method, measure) for model in models}
+    found = {model.model_id: _algorithm(model, advantage, credit, method, measure) for model in models}
+    for model_id, (name, weight) in stop_losses.items():
+        loss = replace(found[model_id].loss, stop_loss=name, stop_coefficient=weight)
+        found[model_id] = replace(found[model_id], loss=loss)
+    return found
 
 
 def token_specs(

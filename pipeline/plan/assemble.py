@@ -16,6 +16,7 @@ from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sec
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
 from pipeline.plan.rewards import measured_sections, weighted_rewards
+from pipeline.plan.stopping import deciders, learns_stops, stop_losses, stop_stages
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
 from pipeline.plan.trainers import trainer_spec, update_stages
@@ -92,7 +93,12 @@ def assemble(settings: Settings) -> Plan:
     check_templates(resolved, engines)
     method = credit_method(resolved)
     by_model = algorithms(
-        resolved.trained, resolved.advantage, str(resolved.credit.use), method, resolved.measure
+        resolved.trained,
+        resolved.advantage,
+        str(resolved.credit.use),
+        method,
+        resolved.measure,
+        stop_losses(resolved),
     )
     trainers = {}
     for of_model in resolved.trained:
@@ -192,12 +198,17 @@ def _stages(
         stall_seconds=resolved.cluster.player_call_seconds,
     )
     needs_greedy = hooks_of(method, CreditHooks).needs_greedy
+    credited, partition = credited_stages(resolved, method), partition_stage(resolved)
+    reward = next(stage for stage in credited if isinstance(stage, RewardStage))
+    valued, decided = stop_stages(resolved, reward, {spec.model_id: spec for spec in partition.models})
     return [
         sample,
         play,
         *([greedy_rollout(play)] if needs_greedy else []),
-        *credited_stages(resolved, method),
-        partition_stage(resolved),
+        *credited,
+        *valued,
+        partition,
+        *decided,
         *update_stages(
             resolved.models,
             by_model,
@@ -228,7 +239,11 @@ def partition_stage(resolved: Resolved) -> PartitionStage:
     """How the rows of every trained model are cut."""
     by_role = resolved.measure.gradients != "off"
     specs = tuple(_partition_spec(model, resolved.run.seed, by_role) for model in resolved.trained)
-    return PartitionStage(specs, resolved.frozen_roles)
+    return PartitionStage(
+        specs,
+        resolved.frozen_roles,
+        decided_roles=deciders(resolved.workflow) if learns_stops(resolved.stopping) else frozenset(),
+    )
 
 
 def _partition_spec(model: ModelPlan, seed: int, by_role: bool) -> PartitionSpec:

@@ -58,6 +58,7 @@ def algorithm_values(algorithm: Algorithm) -> dict[str, Any]:
     return {
         "loss": loss.name,
         "clip": [loss.clip_low, loss.clip_high],
+        "stop_loss": loss.stop_loss or None,
         "normalisation": loss.normalisation,
         "entropy_coefficient": loss.entropy_coefficient,
         "critic": algorithm.critic.kind if algorithm.critic else None,

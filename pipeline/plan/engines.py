@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from pipeline.plan.resolve import ModelPlan, Resolved
+from pipeline.plan.stopping import holds_stops
 from pipeline.plan.trainers import adapter_of
 from pipeline.settings.schema import ClusterSection
 from stages.engines.base import EngineSpec
@@ -122,4 +123,5 @@ def player_spec(resolved: Resolved) -> PlayerSpec:
         limits=limits,
         run_seed=resolved.run.seed,
         max_in_flight=-(-rollout.max_in_flight // rollout.players),
+        hold_stops=holds_stops(resolved.stopping),
     )

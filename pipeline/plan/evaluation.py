@@ -158,7 +158,9 @@ def _one(
         stages=stages,
         fingerprints=_fingerprints(resolved, tasks, players, plays, box),
         # other seeds than training's, so that a task that is in both is not sampled alike
-        player_spec=replace(players, roles=roles, run_seed=seed_for(seed, "vote" if box else "evaluate")),
+        player_spec=replace(
+            players, roles=roles, run_seed=seed_for(seed, "vote" if box else "evaluate"), hold_stops=False
+        ),
         label=f"{plays.split}.vote" if box else plays.split,
         always=plays.always,
     )

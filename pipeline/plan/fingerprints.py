@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.resolve import ModelPlan, Resolved
+from pipeline.plan.stopping import holds_stops, stop_fingerprints
 from pipeline.settings.schema import ModelSection, RewardSection
 from pipeline.settings.training import MeasureSection
 from rewards.base import CreditHooks
@@ -42,6 +43,8 @@ def fingerprints_of(
     tokens = {model_id: algorithm.tokens for model_id, algorithm in by_model.items()}
     rollout = _without(resolved.rollout.fingerprint(), _OF_PACE)
     play = {**team_fingerprint(resolved), "rollout": rollout, "seed": resolved.run.seed}
+    play |= {"hold_stops": True} if holds_stops(resolved.stopping) else {}
+    pure = pure_fingerprints(resolved, partition, tokens)
     fingerprints: dict[str, dict[str, Any]] = {
         "sample": {
             "data": resolved.data.fingerprint(),
@@ -51,7 +54,8 @@ def fingerprints_of(
         "rollout": play,
         **({"greedy": play} if any(stage.name == "greedy" for stage in stages) else {}),
         **({"shift": {}} if any(stage.name == "shift" for stage in stages) else {}),
-        **pure_fingerprints(resolved, partition, tokens),
+        **pure,
+        **stop_fingerprints(resolved, play, pure["reward"]),
     }
     of_trainers = trainer_fingerprints(resolved.model_plans, stages, by_model, resolved.measure)
     return fingerprints | of_trainers
@@ -111,6 +115,7 @@ def pure_fingerprints(
         "partition": {
             "models": {spec.model_id: spec.fingerprint() for spec in partition.models},
             "frozen_roles": sorted(partition.frozen_roles),
+            **({"decided_roles": sorted(partition.decided_roles)} if partition.decided_roles else {}),
         },
         "advantage": {model_id: _plain(spec) for model_id, spec in tokens.items()},
     }

@@ -29,6 +29,7 @@ from pipeline.plan.effects import (
     check_weights,
 )
 from pipeline.plan.sharing import model_map, shared
+from pipeline.plan.stopping import check_stopping
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
     CheckpointsSection,
@@ -46,6 +47,7 @@ from pipeline.settings.schema import (
     WorkflowSection,
 )
 from pipeline.settings.section import validate
+from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     LOSS_TERMS,
@@ -111,6 +113,7 @@ class Resolved:
     rewards: tuple[RewardSection, ...]
     credit: CreditSection  # with its method in `use`
     schedule: ScheduleSection
+    stopping: StoppingSection
     advantage: AdvantageSection
     measure: MeasureSection
     evaluate: EvaluateSection
@@ -203,7 +206,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
     check_bootstrap(settings.advantage, settings.credit.truncated)
     for learner in learners:
         check_weights(learner.ppo, f"[ppo] of model {learner.model_id!r}")
-    return Resolved(
+    resolved = Resolved(
         settings=settings,
         workflow=workflow,
         models=models,
@@ -219,6 +222,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         rewards=settings.rewards,
         credit=settings.credit.model_copy(update={"use": settings.credit_method}),
         schedule=settings.schedule,
+        stopping=settings.stopping,
         advantage=settings.advantage,
         measure=settings.measure,
         evaluate=settings.evaluate,
@@ -226,6 +230,8 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         tracking=settings.tracking,
         cluster=settings.cluster,
     )
+    check_stopping(resolved)
+    return resolved
 
 
 def complete(settings: Settings, names: Sequence[str]) -> Settings:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.plan.algorithm import Algorithm, algorithms
 from pipeline.plan.resolve import ModelPlan, Resolved
+from pipeline.plan.stopping import stop_losses
 from pipeline.settings.training import OPTIMIZER_KEYS, PpoSection, TrainerSection, TrustSection
 from rewards.base import Credit
 from stages.advantage import AdvantageStage
@@ -57,7 +58,12 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
         UsageError: settings that contradict each other, or initial weights that are not there.
     """
     by_model = algorithms(
-        resolved.trained, resolved.advantage, str(resolved.credit.use), method, resolved.measure
+        resolved.trained,
+        resolved.advantage,
+        str(resolved.credit.use),
+        method,
+        resolved.measure,
+        stop_losses(resolved),
     )
     specs, infos = {}, {}
     for plan in resolved.trained:
@@ -144,6 +150,7 @@ def update_stages(
             by_role=by_role,
             trust=m.model_id in within,
             ratios=ratios,
+            stops=bool(by_model[m.model_id].loss.stop_loss),
         )
         for m in models.trainable
     ]

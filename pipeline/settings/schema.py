@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from pipeline.settings.evaluation import DataPath, EvaluateSection, RewardSection
 from pipeline.settings.section import Amount, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
@@ -306,7 +307,7 @@ class ClusterSection(Section):
 
 
 class Settings(Section):
-    later = frozenset({"trust_region"})
+    later = frozenset({"trust_region", "stopping"})
 
     run: RunSection = RunSection()
     """The run."""
@@ -330,6 +331,8 @@ class Settings(Section):
     """The update."""
     trust_region: TrustSection = TrustSection()
     """How far one update may go."""
+    stopping: StoppingSection = StoppingSection()
+    """Learning when to stop."""
     schedule: ScheduleSection = ScheduleSection()
     """The order of updates within an iteration."""
     advantage: AdvantageSection = AdvantageSection()

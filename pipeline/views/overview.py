@@ -193,6 +193,8 @@ def _algorithm(algorithm: Values) -> str:
     low, high = algorithm["clip"]
     clip = "" if low == high == 0.2 else f" clipped at -{low:g} and +{high:g}"
     words = [f"loss {algorithm['loss']}{clip}", algorithm["normalisation"].replace("_", " ")]
+    if algorithm["stop_loss"]:
+        words.append(f"stop decisions by {algorithm['stop_loss']}")
     if algorithm["critic"]:
         heads = f" with value heads for {', '.join(algorithm['value_heads'])}"
         words.append(f"critic {algorithm['critic']}{heads if algorithm['value_heads'] else ''}")

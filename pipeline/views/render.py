@@ -66,6 +66,7 @@ def summary(view: IterationView) -> RenderableType:
         ("By role", _roles(view.metrics), []),
         ("Updates", _updates(view.updates), skipped),
         ("Gradients by role, before clipping", _gradients(view.metrics), []),
+        ("When to stop", _stops(view.metrics), []),
         ("Rows", accounts_table(view.accounts), []),
     ):
         if table.row_count:
@@ -291,6 +292,29 @@ def _gradients(metrics: Mapping[str, float]) -> Table:
     table = open_table("  role", *(f">{_OF_GRADIENTS[column]}" for column in columns))
     for role, values in sorted(roles.items()):
         table.add_row(cell(f"  {role}"), *(cell(number(values.get(column))) for column in columns))
+    return table
+
+
+_OF_STOPS: Final = {
+    "stop/utility": "utility of the policy",
+    "stop/best_fixed_utility": "of the best fixed point",
+    "stop/hindsight_utility": "of hindsight",
+    "stop/score": "score",
+    "stop/cost": "cost",
+    "stop/regret": "regret",
+    "stop/early_share": "too early",
+    "stop/late_share": "too late",
+    "stop/price": "price",
+    "stop/probe_tokens": "tokens of probes",
+}
+
+
+def _stops(metrics: Mapping[str, float]) -> Table:
+    """What the policy's stops are worth; columns that were not measured are left out."""
+    names = [name for name in _OF_STOPS if name in metrics]
+    table = open_table(*(f">{'  ' * (not n)}{_OF_STOPS[name]}" for n, name in enumerate(names)))
+    if "stop/utility" in metrics:
+        table.add_row(*(cell(number(metrics[name])) for name in names))
     return table
 
 

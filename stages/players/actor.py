@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from stages.engines.client import failed_call
 from stages.players.counterfactuals import Job, play_job
+from stages.players.probes import ProbeJob, play_probes
 from stages.players.shards import Kept, Shard, bases_of, kept_of
 from stages.tables.filesystem import remove_files
 from stages.tables.parquet import write_bytes
@@ -48,6 +49,7 @@ class PlayerSpec:
     limits: PlayLimits
     run_seed: int
     max_in_flight: int
+    hold_stops: bool = False  # roles that decide on a stop never get it
 
 
 class PlayerActor:
@@ -70,7 +72,9 @@ class PlayerActor:
         spec = self.spec
         self.engines.update(engines or {})
         workflow = load_workflow(spec.use, spec.options)
-        self.player = Player(workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed)
+        self.player = Player(
+            workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed, spec.hold_stops
+        )
         await self.player.start()
         for engine in self.engines.values():
             await hooks_of(engine, EngineHooks).reach()
@@ -113,6 +117,10 @@ class PlayerActor:
     async def play_counterfactuals(self, job: Job) -> dict[str, Any]:
         """Play the episodes of a part of stored tables otherwise: see `players.counterfactuals`."""
         return await play_job(self.player, job, self.slots)
+
+    async def play_probes(self, job: ProbeJob) -> dict[str, Any]:
+        """Play the probes of a part of an iteration's episodes: see `players.probes`."""
+        return await play_probes(self.player, job, self.slots)
 
     async def _play(
         self, task: Mapping[str, Any], shard: Shard, sample: int, base: BaseEpisode | None
@@ -246,6 +254,15 @@ def play_counterfactuals(player: Any, job: Job, stall_seconds: float) -> dict[st
     """
     work = player.play_counterfactuals.remote(job)
     return _answered(player, work, f"part {job.index}", stall_seconds)
+
+
+def play_part_of_probes(player: Any, job: ProbeJob, stall_seconds: float) -> dict[str, Any]:
+    """Let a player actor play the probes of a part; its receipt.
+
+    Raises:
+        workflows.errors.CadreError: as `play_shard`.
+    """
+    return _answered(player, player.play_probes.remote(job), f"probes of part {job.index}", stall_seconds)
 
 
 def _answered(player: Any, work: Any, what: str, stall_seconds: float) -> dict[str, Any]:

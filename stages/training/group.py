@@ -144,6 +144,7 @@ class TrainerGroup:
         at: tuple[int, int] = (0, 0),
         kl_scale: TableRef | None = None,
         trust: TrustState | None = None,
+        stop_rows: TableRef | None = None,
     ) -> UpdateReport:
         """Train on one partition and move to the next version, or say why not.
 
@@ -164,13 +165,14 @@ class TrainerGroup:
             at: the iteration and the block that the update is of.
             kl_scale: `kl_scale/<model>`, whose scale multiplies the KL coefficients of the loss.
             trust: what the trust region begins with, and what was decided of an update that is made again.
+            stop_rows: `stop_rows/<model>`, stop decisions that are trained in the same optimizer steps.
 
         Raises:
             RunFailed: another version than the trainer's, or rows of another one, a partition made for
                 more ranks, tables whose rows do not belong together or that lack what the loss needs, a
                 loss or gradient that is not finite, or a rank that died or fell silent.
         """
-        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust)
+        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust, stop_rows)
         reports = self._call("update", "update", *arguments, watch=on_progress)
         self._version = reports[0].version_after
         return reports[0]

@@ -32,6 +32,7 @@ from stages.training.network.packing import (
     problem_with,
     split,
 )
+from stages.training.stops import StopPass, empty_pass, read_stops, stop_facts
 from workflows.errors import RunFailed
 from workflows.trajectory import TURN_KEYS
 
@@ -76,12 +77,15 @@ class MiniBatch:
     # of all ranks by part, in the order of their names
     parts: Sequence[Part | None] = ()
     counts: Mapping[Part, PartCount] = field(default_factory=dict)
+    # stop decisions: this rank's passes, and the traces of all ranks; they come after the micro-batches
+    stops: list[StopPass] = field(default_factory=list)
+    num_traces: int = 0
 
     @property
     def skipped(self) -> str | None:
-        if not self.num_tokens:
+        if not self.num_tokens and not self.num_traces:
             return NO_ROWS
-        return None if self.signal else NO_SIGNAL
+        return None if self.signal or self.num_traces else NO_SIGNAL
 
 
 def plan_update(
@@ -90,6 +94,7 @@ def plan_update(
     advantages: TableRef | None,
     scores: TableRef | None,
     off_policy: bool = False,
+    stop_rows: TableRef | None = None,
 ) -> tuple[list[MiniBatch], Counter[str]]:
     """This rank's rows as mini-batches that all ranks agree on, and the rows left out, by reason.
 
@@ -99,6 +104,8 @@ def plan_update(
     spec = unit.spec
     rows, excluded, problem = read_rows(unit, partition, advantages, scores, off_policy)
     mine = split(rows, spec.shared_prefix) if problem is None else {}
+    decided, stop_problem = read_stops(unit, stop_rows, off_policy)
+    problem = problem or stop_problem
     if problem is None and spec.measure.is_on:
         problem = _mixed(batch for batches in mine.values() for batch in batches)
     if empty := rows.num_rows - sum(len(b.keys) for batches in mine.values() for b in batches):
@@ -111,8 +118,9 @@ def plan_update(
             "num_forward_tokens": sum(b.num_forward_tokens for b in batches),
             "signal": any(has_signal(spec.loss, b) for b in batches),
             "counts": counted(batches) if spec.measure.is_on else {},
+            **stop_facts(decided.get(index, [])),
         }
-        for index, batches in mine.items()
+        for index, batches in ((i, mine.get(i, [])) for i in sorted(mine.keys() | decided.keys()))
     }
     gathered: list[Any] = [None] * spec.ranks
     dist.all_gather_object(gathered, (problem, excluded, facts))
@@ -125,6 +133,9 @@ def plan_update(
         batches = list(mine.get(index, []))
         while len(batches) < max(p["micro_batches"] for p in parts):
             batches.append(empty_micro_batch(spec.shared_prefix))
+        stops = list(decided.get(index, []))
+        while len(stops) < max(p["stop_passes"] for p in parts):
+            stops.append(empty_pass(spec.shared_prefix))
         num_rows, num_tokens = (sum(p[name] for p in parts) for name in ("num_rows", "num_tokens"))
         plan.append(
             MiniBatch(
@@ -137,6 +148,8 @@ def plan_update(
                 signal=any(p["signal"] for p in parts),
                 parts=[part_of(b, told_apart) for b in batches] if spec.measure.is_on else (),
                 counts=_added((p["counts"] for p in parts), told_apart),
+                stops=[each.to(unit.device) for each in stops],
+                num_traces=sum(p["num_traces"] for p in parts),
             )
         )
     return plan, sum((counts for _, counts, _ in gathered), Counter())

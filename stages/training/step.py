@@ -28,6 +28,7 @@ from stages.training.region import TrustRegion, trust_region, without_judgement
 from stages.training.report import report_of
 from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport, update_id_of
+from stages.training.stops import stop_sums
 from stages.training.totals import Totals
 from stages.training.trust.spec import TrustState
 from stages.training.unit import Unit
@@ -44,6 +45,7 @@ def run_update(
     at: tuple[int, int] = (0, 0),
     kl_scale: TableRef | None = None,
     trust: TrustState | None = None,
+    stop_rows: TableRef | None = None,
 ) -> UpdateReport:
     """See `TrainerGroup.update`; every rank calls this and gets the same report.
 
@@ -51,8 +53,10 @@ def run_update(
         at: iteration and block, for the report.
         kl_scale: what multiplies the KL coefficients of the loss; None leaves them as they are.
         trust: what the trust region begins with; None is the beginning, or that there is none.
+        stop_rows: stop decisions, which have a loss of their own.
     """
-    tables = (partition, advantages, scores, *([] if kl_scale is None else [kl_scale]))
+    more = [table for table in (kl_scale, stop_rows) if table is not None]
+    tables = (partition, advantages, scores, *more)
     update_id = update_id_of(unit.spec.model_id, version, tables, trust)
     last = unit.last_report
     if last is not None and last.update_id == update_id:
@@ -65,7 +69,7 @@ def run_update(
         )
     started = time.perf_counter()
     unit.kl_scale = 1.0 if kl_scale is None else float(kl_scale.read(["scale"])["scale"][0].as_py())
-    plan, excluded = plan_update(unit, partition, advantages, scores, off_policy)
+    plan, excluded = plan_update(unit, partition, advantages, scores, off_policy, stop_rows)
     steps, total, roles = [], Totals(), RoleMeasures(unit)
     judged: dict[str, Any] | None = None
     ratios: list[dict[str, Any]] = []
@@ -149,6 +153,8 @@ def _optimizer_step(
             unit.parts.start(tuple(mini_batch.counts))
         for index in range(len(mini_batch.micro_batches)):
             _micro_batch(unit, mini_batch, index, total, by_part, first)
+        for index in range(len(mini_batch.stops)):
+            _stop_pass(unit, mini_batch, index, total)
         roles.step(mini_batch, number, by_part)
         row["gradient_norm"] = _apply(unit, mini_batch)
         total = total.over_ranks(unit.device)
@@ -168,7 +174,7 @@ def _micro_batch(
 ) -> None:
     """Forward and backward of one micro-batch, for the policy and for the critic."""
     batch, spec = mini_batch.micro_batches[index], unit.spec
-    last = index == len(mini_batch.micro_batches) - 1
+    last = index == len(mini_batch.micro_batches) - 1 and not mini_batch.stops
     step_total, total = total, Totals()
     reference = _drift_reference(unit, mini_batch, index) if first else None
     with torch.set_grad_enabled(not unit.warms_up):
@@ -212,6 +218,18 @@ def _micro_batch(
         total.add_by_role(new.detach(), reference, batch.mask)
         by_part[part].merge(total)
     unit.count(batch)
+
+
+def _stop_pass(unit: Unit, mini_batch: MiniBatch, index: int, total: Totals) -> None:
+    """Forward and backward over the stop decisions of one pass."""
+    stops, spec = mini_batch.stops[index], unit.spec
+    new, _, _ = unit.network(stops.batch, False)
+    sums = stop_sums(unit, stops, new)
+    total.add_stops(sums)
+    loss = sums.loss * (spec.loss.stop_coefficient * spec.ranks / max(mini_batch.num_traces, 1))
+    _refuse_broken(unit, mini_batch, stops.batch, loss)
+    unit.network.backward(loss.float(), last=index == len(mini_batch.stops) - 1)
+    unit.count(stops.batch)
 
 
 def _drift_reference(unit: Unit, mini_batch: MiniBatch, index: int) -> Tensor | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from rewards.credit.moments import Moments
 from stages.training.loss.kl import SamplerGap, clamped_log_ratio, k3, masked_sum
 from stages.training.loss.loss import TokenSums, ValueSums, explained_variance
+from stages.training.loss.stopping import StopSums
 
 # A measured thing, and the sum that it is divided by.
 _MEANS: Final = {
@@ -31,7 +32,12 @@ _MEANS: Final = {
     "drift": "drift_tokens",
 }
 # Measured like these, and no columns of `UPDATES`: an update's report and manifest have them.
-_FURTHER: Final = {"covariance_fraction": "chosen_tokens"}
+_FURTHER: Final = {
+    "covariance_fraction": "chosen_tokens",
+    "stop_loss": "stop_traces",
+    "stop_value": "stop_traces",
+    "stop_probability": "stop_decisions",
+}
 _BY_ROLE: Final = ("sampled_entropy", "drift")  # measured for tables by role alone
 _MOMENTS: Final = ("returns", "errors")
 _MAXIMA: Final = {
@@ -90,6 +96,15 @@ class Totals:
             value_tokens=sums.num_tokens,
         )
         self._add_moments({"returns": sums.returns, "errors": sums.errors})
+
+    def add_stops(self, sums: StopSums) -> None:
+        self.add(
+            stop_loss=sums.loss.detach(),
+            stop_value=sums.value,
+            stop_traces=float(sums.num_traces),
+            stop_probability=sums.probability,
+            stop_decisions=sums.num_decisions,
+        )
 
     def _add_moments(self, moments: Mapping[str, Moments]) -> None:
         for name, each in moments.items():

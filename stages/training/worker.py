@@ -98,13 +98,14 @@ class TrainWorker:
         at: tuple[int, int] = (0, 0),
         kl_scale: TableRef | None = None,
         trust: TrustState | None = None,
+        stop_rows: TableRef | None = None,
     ) -> UpdateReport:
         """Train on this rank's rows. Collective: every rank calls it. See `TrainerGroup.update`."""
         from stages.training.step import run_update
 
         self._refuse_after_failure()
         self._failed = True  # a step that breaks off leaves gradients behind
-        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust)
+        arguments = (partition, version, advantages, scores, off_policy, at, kl_scale, trust, stop_rows)
         report = run_update(self.unit, *arguments)
         self._failed = False
         self._hand_back()

@@ -37,6 +37,11 @@ from workflows.trajectory import (
     rows_to_table,
 )
 
+STOP_METRICS = (
+    *("points", "price", "utility", "score", "cost", "point", "regret", "early_share", "late_share", "area"),
+    *("probability", "calibration_error", "score_when_chosen", "best_fixed_utility", "best_fixed_point"),
+    *("hindsight_utility", "probe_tokens"),
+)
 PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
 
 
@@ -113,6 +118,7 @@ def everything(folder: Path) -> dict[str, float]:
     stages["advantage"]["kl_coefficient/plan"] = 0.1
     stages["greedy"] = dict.fromkeys(("episodes", "episodes_failed", "response_tokens", "prompt_tokens"), 1.0)
     stages["greedy_reward"] = {"reward": 0.5}
+    stages["stops"] = dict.fromkeys(STOP_METRICS, 1.0)
     stages["score/plan"] = {"rows_bootstrapped": 2.0}
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
     cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
