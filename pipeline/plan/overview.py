@@ -22,6 +22,7 @@ from pipeline.plan.described import (
 from pipeline.plan.devices import Node
 from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.plan.memory import memory_report
+from pipeline.plan.stopping import stopping_words
 from pipeline.store.differences import differences, plain
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
@@ -80,6 +81,7 @@ def overview(
             "credit_options": dict(settings.credit.options),
             "advantage": settings.advantage.use,
             "schedule": settings.schedule.use,
+            "stopping": stopping_words(settings),
             "models": {m: algorithm_values(a) for m, a in plan.algorithms.items()},
         },
         "evaluation": evaluation,

@@ -139,6 +139,26 @@ def _check_learners(resolved: Resolved, who: frozenset[str]) -> None:
                 )
 
 
+def stopping_words(resolved: Resolved) -> str | None:
+    """What [stopping] will do, in words; None where no role decides on a stop."""
+    stopping, who = resolved.stopping, deciders(resolved.workflow)
+    if not who:
+        return None
+    names = ", ".join(sorted(who))
+    if stopping.use == "off":
+        return f"off: decisions of {names} are trained as any other turn"
+    course = (
+        "training's episodes go on to their end" if holds_stops(stopping) else "episodes stop where it says"
+    )
+    learns = f"learns by {stopping.use}" if learns_stops(stopping) else "learns nothing of it"
+    more = f", {stopping.epsilon:.0%} of stops are played on" if stopping.use == "all_action" else ""
+    steered = "" if stopping.budget is None else f", steered to {stopping.budget:g} an episode"
+    return (
+        f"{names} {learns}: {course}{more}, up to {stopping.probes} probe(s) a decision, price "
+        f"{stopping.price:g} for each of {stopping.cost}{steered}"
+    )
+
+
 def stop_stages(
     resolved: Resolved, reward: RewardStage, partitions: Mapping[str, PartitionSpec]
 ) -> tuple[list[Stage], list[Stage]]:

@@ -27,6 +27,8 @@ def overview_lines(overview: Values) -> list[str]:
     schedule = "" if learning["schedule"] == "simultaneous" else f", schedule {learning['schedule']}"
     lines.append(f"learning  credit {credit}, advantage {learning['advantage']}{schedule}")
     lines += [f"            {model}: {_algorithm(values)}" for model, values in learning["models"].items()]
+    if learning["stopping"]:
+        lines.append(f"stopping  {learning['stopping']}")
     lines.append(f"evaluate  {_evaluation(overview['evaluation'])}")
     lines += [f"          {_also(other)}" for other in overview["evaluation"]["also"]]
     for stage in overview["stages"]:
