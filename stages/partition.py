@@ -75,7 +75,7 @@ _SURVEY: Final = {
 }
 
 
-DECIDED: Final = "a stop decision: it has a loss of its own"
+DECIDED: Final = "a stop decision with a loss of its own"
 _PLAYED_WELL: Final = frozenset({SILENT, str(Status.TRUNCATED), DECIDED})
 """Reasons to leave a turn out that say nothing against it or its reward."""
 

@@ -16,6 +16,7 @@ from pipeline.run.execution import run_stages
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
 from stages.base import Quiet
+from stages.partition import DECIDED
 from workflows.loading import BUILTIN_WORKFLOWS
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +92,8 @@ def test_an_example_plays_rewards_and_parts_its_turns(file: Path, tmp_path: Path
     assert {e["status"] for e in episodes} <= {"ok"}, episodes
     rows = sum(t.rows for name, t in done.tables.items() if name.startswith("partition/"))
     credited = done.tables["credit"].read(["excluded"])["excluded"]
-    assert rows == credited.null_count > 0  # all that is not left out, such as groups without signal
+    left = sum(account.excluded.get(DECIDED, 0) for account in done.accounts)
+    assert rows + left == credited.null_count > 0  # all that is not left out, such as groups without signal
 
 
 def isolated() -> bool:

@@ -95,7 +95,7 @@ def test_decisions_are_trained_as_torch_would_beside_tokens_and_alone(start, tin
         for shared, cut in ((True, (0, 0)), (False, (0, 1))):
             worker = start(shared_prefix=shared, loss=LOSS, **SMOOTH)
             report = worker.update(ref, 0, stop_rows=decisions(tmp_path / f"s{cut}", cut=cut))
-            assert report.summary["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+            assert report.summary["gradient_norm"] == pytest.approx(norm, rel=1e-4)
             assert same(weights(worker), expected, 2e-6)
             assert report.num_rows == len(tokens)
             assert 0 < report.measures["stop_probability"] < 1
