@@ -83,8 +83,7 @@ class UpdateStage:
     the KL coefficients of the loss are adaptive. With `by_role` there are tables of what the update measured
     of each role (`stages.training.roles`). `trust` says whether the model has a trust region, whose state is
     carried from block to block, and `ratios` whether that measures every row: then there is a table of how
-    far each message has moved.
-    `stops` says whether it learns from stop decisions too.
+    far each message has moved. `stops` says whether it learns from stop decisions too.
     """
 
     lease: Lease = "trainer"

@@ -202,7 +202,7 @@ class OverSeeds:
         return f"  {len(self.runs)} seeds: loses {lost:.3f} on average ({low:.3f} to {high:.3f} at 95 %)"
 
 
-def play(folder: str, seed: int, iterations: int = 60) -> Stopped:
+def play(folder: str, seed: int, iterations: int = 40) -> Stopped:
     """One run of the game."""
     import time
     from pathlib import Path
