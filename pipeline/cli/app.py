@@ -22,6 +22,7 @@ from pipeline.cli.grade import grade
 from pipeline.cli.index import index
 from pipeline.cli.init import init
 from pipeline.cli.iteration import iteration
+from pipeline.cli.replace import replace
 from pipeline.cli.replay import replay
 from pipeline.cli.report import report
 from pipeline.cli.runs import runs
@@ -40,7 +41,7 @@ from workflows.errors import CadreError, UsageError
 
 VERBS: Final[tuple[Callable[..., None], ...]] = (
     *(check, compare, export, show, report, runs, init, ui),
-    *(index, serve_retriever, grade, demonstrations),
+    *(index, serve_retriever, grade, demonstrations, replace),
 )
 # `run iteration`, `run train`, …
 RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (

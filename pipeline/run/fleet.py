@@ -110,6 +110,13 @@ class Fleet:
         """Say which models are trained on what is played next: their trainers may start meanwhile."""
         self._expected = tuple(model_ids)
 
+    def client(self, model_id: str) -> AnyEngine:
+        """A model as players see it, with its engine up, awake and at the newest weights."""
+        with self._starting():
+            self._start_engines()
+        self._wake()
+        return self._clients[model_id]
+
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
         """Count the time of a start."""
@@ -306,10 +313,13 @@ class Fleet:
             self._begun[model_id] = TrainerGroup.begin(spec, version=start, resume=resume)
 
     def _newest_checkpoint(self, model_id: str) -> tuple[int, str | None]:
-        """The version of the newest checkpoint up to the model's, and its folder; 0 where there is none."""
-        want = self.version_of(model_id)
-        start = max((v for v in self.checkpoints.checkpoint_versions(model_id) if v <= want), default=0)
-        return start, self.checkpoint_uri(model_id, start) if start > 0 else None
+        """The version of the newest checkpoint up to the model's, and its folder; that of the initial weights
+        and None where there is none."""
+        want, first = self.version_of(model_id), self.trainer_specs[model_id].begins
+        # what lies below the initial weights is of the model whose place this one took
+        have = [v for v in self.checkpoints.checkpoint_versions(model_id) if first <= v <= want]
+        start = max(have, default=first)
+        return start, self.checkpoint_uri(model_id, start) if have else None
 
     def _start_trainer(self, model_id: str) -> TrainerGroup:
         """A trainer at the model's newest version: the one that was begun, or from its checkpoint, or from an

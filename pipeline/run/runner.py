@@ -74,7 +74,7 @@ class Runner:
             checkpoints=run,
             models=plan.models,
             engine_specs=plan.engine_specs,
-            trainer_specs=plan.trainer_specs,
+            trainer_specs={m: replace(s, begins=run.begins(m)) for m, s in plan.trainer_specs.items()},
             player_specs={"train": plan.player_spec, GREEDY: greedy_players(plan.player_spec)},
             num_players=settings.rollout.players,
             checkpoint_every=settings.checkpoints.every,
@@ -290,8 +290,8 @@ class Runner:
         self.fleet.close()
 
     def version_of(self, model_id: str) -> int:
-        """Version after the newest finished update of this model; 0 for the initial weights."""
-        return newest_version(self.run.newest_first(), model_id) or 0
+        """Version after the newest finished update of this model, or of its initial weights."""
+        return max(newest_version(self.run.newest_first(), model_id) or 0, self.run.begins(model_id))
 
     def stored_updates(self, model_id: str, version: int) -> list[dict[str, Any]]:
         """The finished updates that took this model on from `version`: see `updates_since`."""

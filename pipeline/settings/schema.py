@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from pipeline.settings.evaluation import DataPath, EvaluateSection, RewardSection
+from pipeline.settings.replace import ReplaceSection
 from pipeline.settings.section import Amount, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
@@ -307,7 +308,7 @@ class ClusterSection(Section):
 
 
 class Settings(Section):
-    later = frozenset({"trust_region", "stopping"})
+    later = frozenset({"trust_region", "stopping", "replace"})
 
     run: RunSection = RunSection()
     """The run."""
@@ -343,6 +344,8 @@ class Settings(Section):
     """Measures of each role in updates."""
     evaluate: EvaluateSection = EvaluateSection()
     """Evaluations."""
+    replace: ReplaceSection = ReplaceSection()
+    """Another model in the place of one of the team."""
     checkpoints: CheckpointsSection = CheckpointsSection()
     """Whole checkpoints."""
     tracking: TrackingSection = TrackingSection()

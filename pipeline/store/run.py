@@ -48,6 +48,11 @@ class Run:
         self.info.update(changes)
         self.folder.write_text("run.json", json.dumps(self.info, indent=1, sort_keys=True))
 
+    def begins(self, model_id: str) -> int:
+        """The version of a model's initial weights (of the info that was read): 0, or above where the model
+        took another one's place in the run (`pipeline.replacement`)."""
+        return int(self.info.get("begins", {}).get(model_id, 0))
+
     def iteration(self, index: int) -> IterationStore:
         """The first block of an iteration, from which the others are reached."""
         return IterationStore(self.folder.child(f"iterations/{index:05d}"), index)

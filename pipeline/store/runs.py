@@ -20,7 +20,7 @@ from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
 from workflows.errors import UsageError, did_you_mean
 
-_OF_NO_WEIGHT: Final = ("tracking", "cluster", "checkpoints")  # sections that no weight depends on
+_OF_NO_WEIGHT: Final = ("tracking", "cluster", "checkpoints", "replace")  # sections that no weight depends on
 
 
 def find_run(root: str, name: str) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 from stages.engines.base import Weights
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
-from stages.training.spec import TrainerSpec, UpdateReport
+from stages.training.spec import DistillReport, DistillSpec, TrainerSpec, UpdateReport
 from stages.training.trust.spec import TrustState
 from stages.waiting import Overdue, answers
 from workflows.errors import CadreError, RunFailed
@@ -68,17 +68,17 @@ class TrainerGroup:
 
         Args:
             spec: the model.
-            version: the policy version that the weights must have; 0 for the initial ones.
+            version: the policy version that the weights must have; `spec.begins` for the initial ones.
             resume: a whole checkpoint of this model.
             beside: the group of another adapter on the same base: this one starts in its processes.
 
         Raises:
             RunFailed: a version other than 0 has no checkpoint to resume from.
         """
-        if resume is None and version != 0:
+        if resume is None and version != spec.begins:
             raise RunFailed(
                 f"trainer of model {spec.model_id!r} was asked for version {version} without a checkpoint "
-                "to resume from; the initial weights are version 0"
+                f"to resume from; the initial weights are version {spec.begins}"
             )
         model_id, described = spec.model_id, {"version": version}
         if beside is not None:
@@ -206,6 +206,23 @@ class TrainerGroup:
         for parts in self._call("score", "score", *arguments, watch=on_progress):
             written |= parts
         return [written[index] for index in range(len(partition.parts))]
+
+    def distill(
+        self, partition: TableRef, spec: DistillSpec, prompts: TableRef | None = None
+    ) -> DistillReport:
+        """Teach the model what another one said; its version stays, since no iteration made it.
+
+        Args:
+            partition: the rows, as this model reads them; whatever weights sampled them.
+            spec: the teacher, and how far from it the model may stay.
+            prompts: the same rows with the teacher's prompts, where its chat template writes others.
+
+        Raises:
+            RunFailed: rows that can't be trained on, a loss or gradient that is not finite, or a rank that
+                died or fell silent.
+        """
+        report: DistillReport = self._call("teach", "distill", partition, spec, prompts)[0]
+        return report
 
     def save(self, uri: str) -> Weights:
         """Write a whole checkpoint: weights for engines and the state to resume from. Manifest last."""

@@ -49,6 +49,7 @@ class TrainerSpec:
     measure: MeasureSpec = field(default_factory=MeasureSpec)  # of gradients by role
     shaping: ShapingSpec = field(default_factory=ShapingSpec)  # of the gradient, before it is clipped
     trust: TrustSpec | None = None  # how far one update may go; None sets no bound
+    begins: int = 0  # the version of the initial weights: above 0 where they took another model's place
     init_timeout_seconds: float = 300.0
     update_timeout_seconds: float = 3600.0  # of one update or save; a rank that hangs longer ends the run
 
@@ -114,6 +115,42 @@ class UpdateReport:
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""
         return [*self.steps, self.summary]
+
+
+@dataclass(frozen=True, slots=True)
+class DistillSpec:
+    """How a newcomer is taught what its predecessor said: see `stages.training.distill`.
+
+    Raises:
+        UsageError: a number that teaches nothing.
+    """
+
+    teacher: str | None  # folder of the predecessor's weights; None: the responses themselves are imitated
+    bound: float = 0.01  # nats per token: KL(predecessor ‖ target)
+    passes: int = 3
+    learning_rate: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("bound", "passes", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"distillation: {name} is {getattr(self, name)}; use a number above 0")
+
+
+@dataclass(slots=True)
+class DistillReport:
+    """What a newcomer was taught. Means are over tokens, in nats."""
+
+    tokens: int  # response tokens of one pass, over all ranks
+    steps: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # one per optimizer step: pass, loss, gradient_norm
+    target_kl: float = 0.0  # KL(predecessor ‖ target)
+    exponent: float = 0.0  # of the target: 0 is the predecessor, 1 the newcomer
+
+    def weigh(self, tokens: int, target_kl: float, exponent: float) -> None:
+        """Add the means of one optimizer step of the first pass."""
+        self.target_kl += target_kl * tokens / self.tokens
+        self.exponent += exponent * tokens / self.tokens
 
 
 def update_id_of(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.process.openmp import openmp_environment
 from stages.tables.parquet import Part, TableRef, TableSink
-from stages.training.spec import TrainerSpec, UpdateReport
+from stages.training.spec import DistillReport, DistillSpec, TrainerSpec, UpdateReport
 from stages.training.trust.spec import TrustState
 from workflows.trajectory import library_seed
 
@@ -128,6 +128,18 @@ class TrainWorker:
         parts = run_score(self.unit, partition, sink, needs, off_policy, bootstrap)
         self._hand_back()
         return parts
+
+    def distill(
+        self, partition: TableRef, spec: DistillSpec, prompts: TableRef | None = None
+    ) -> DistillReport:
+        """Teach this rank's rows. Collective. See `TrainerGroup.distill`."""
+        from stages.training.distill import run_distill
+
+        self._refuse_after_failure()
+        self._failed = True  # a step that breaks off leaves gradients behind
+        report = run_distill(self.unit, partition, spec, prompts)
+        self._failed = False
+        return report
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""

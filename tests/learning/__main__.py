@@ -18,7 +18,10 @@ from pathlib import Path
 
 from tests.benchmarks.measure import environment
 
-PROOFS = ("signal", "grouping", "falls", "questions", "reading", "study", "cliff", "orchestration", "teams")
+PROOFS = (
+    *("signal", "grouping", "falls", "replace", "questions", "reading", "study", "cliff"),
+    *("orchestration", "teams"),
+)
 SHORT = ("signal", "grouping")
 
 

@@ -49,12 +49,11 @@ class AdaptedPolicy(nn.Module):
         """Size of a hidden state."""
         return self.base.policy.width
 
-    def forward(self, batch: MicroBatch, entropies: bool = False) -> Outputs:
+    def forward(self, batch: MicroBatch, entropies: bool = False, whole: bool = False) -> Any:
         """As `Policy.forward`. The adapter stays in charge until another forward pass, for the backward pass
         that runs layers again."""
         self.base.adaptable.use(Share(self.adapter))
-        outputs: Outputs = self.base.policy(batch, entropies)
-        return outputs
+        return self.base.policy(batch, entropies, whole)
 
     def distributions(self, batch: MicroBatch) -> Tensor:
         """As `Policy.distributions`, with the adapter in charge."""

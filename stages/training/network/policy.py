@@ -37,10 +37,13 @@ class Policy(nn.Module):
         """Size of a hidden state."""
         return int(self.model.get_output_embeddings().weight.shape[1])
 
-    def forward(self, batch: MicroBatch, entropies: bool = False) -> Outputs:
+    def forward(self, batch: MicroBatch, entropies: bool = False, whole: bool = False) -> Any:
         """Logprobs of the N response tokens at the sampler's temperatures, float32 (N,); their entropies
-        if asked for; and the hidden states (N, width) that they were predicted from.
+        if asked for; and the hidden states (N, width) that they were predicted from. With `whole`, the
+        `distributions` instead.
         """
+        if whole:
+            return self.distributions(batch)
         self._positions = batch.positions
         try:
             logits = run(self.model, batch).logits[0]
