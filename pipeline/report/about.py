@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.report.choose import Chosen
@@ -20,6 +21,9 @@ from pipeline.views.curves import points_of
 from pipeline.views.files import update_summaries
 from pipeline.views.render import number, plain
 from pipeline.views.stored import begun_note
+from workflows.dag import Rates
+
+RATES: Final = Rates()  # of the courses that the page draws
 
 
 def settings_of(source: Source) -> tuple[str, dict[str, Any]]:
@@ -55,6 +59,7 @@ def about(
             "total": chosen.total,
             "how": chosen.how,
             "texts_only": list(texts_only),
+            "rates": f"at {RATES.token_seconds:g} s a sampled token and {RATES.tool_seconds:g} s a tool call",
             "places": [_place(place, source.kind) for place in source.places],
             "changes": settings_changes(run) if source.has_curve else [],
             "curve": [asdict(point) for point in points_of(run)] if source.has_curve else [],
@@ -85,8 +90,21 @@ def _place(place: Finished, kind: str) -> dict[str, Any]:
         "notes": notes,
         "metrics": _metrics(place, accounts, seconds, kind),
         "updates": update_summaries(place.tables),
+        "stops": _stop_curve(place),
         "scores": json.loads(place.store.folder.read_text("result.json") or "{}").get("scores", []),
     }
+
+
+def _stop_curve(place: Finished) -> list[dict[str, Any]]:
+    """Rows of the stop curve: what stopping by each rule costs and scores, on the same traces."""
+    if "stop_curve" not in place.tables:
+        return []
+    columns = ["rule", "setting", "episodes", "cost", "score", "utility"]
+    return [
+        {k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)}
+        for row in place.tables["stop_curve"].read(columns).to_pylist()
+        if row["cost"] is not None and row["score"] is not None
+    ]
 
 
 def _metrics(

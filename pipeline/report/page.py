@@ -22,8 +22,8 @@ from typing import Any, Final
 from pipeline.views.render import visible
 
 # in this order: each may use those before it
-SCRIPTS: Final = ("data.js", "dom.js", "search.js", "tokens.js", "turn.js", "episode.js")
-SCRIPTS_AFTER: Final = ("list.js", "chart.js", "shift.js", "overview.js", "main.js")
+SCRIPTS: Final = ("data.js", "dom.js", "search.js", "tokens.js", "chart.js", "turn.js")
+SCRIPTS_AFTER: Final = ("course.js", "episode.js", "list.js", "shift.js", "overview.js", "main.js")
 
 
 def page(title: str, data: Mapping[str, Any], chunks: Sequence[Mapping[str, Any]], graph: str) -> bytes:

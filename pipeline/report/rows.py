@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.report.choose import Chosen
+from pipeline.report.effects import effects_of
 from pipeline.report.pieces import Pieces
 from pipeline.store.finished import Finished
+from pipeline.store.run import Run
+from pipeline.traces.course import Course, course_of
 from stages.tables.parquet import TableRef
 from workflows.trajectory import TURNS
 
@@ -37,7 +40,7 @@ _KEPT: Final = frozenset(
     {"turn_index", "step", "round", "branch", "parents", "event", "act", "role", "model_id"}
     | {"policy_version", "num_prompt_tokens", "num_response_tokens", "num_cached_tokens", "format_valid"}
     | {"status", "finish_reason", "metrics", "tool", "attempts", "queued_at", "started_at", "ended_at"}
-    | {"sampling", "origin", "base_episode_id", "replay_from_turn"}
+    | {"sampling", "origin", "base_episode_id", "replay_from_turn", "instance", "recipients", "act_detail"}
 )
 _TOKEN_LISTS: Final = {
     "scores": ("old_logprobs", "reference_logprobs", "values"),
@@ -58,14 +61,15 @@ class Content:
     texts_only: set[str] = field(default_factory=set)  # models whose tokens have no text here
 
 
-def content_of(places: Sequence[Finished], chosen: Chosen, pieces: Mapping[str, Pieces]) -> Content:
+def content_of(run: Run, places: Sequence[Finished], chosen: Chosen, pieces: Mapping[str, Pieces]) -> Content:
     """Everything about the chosen episodes. Turns are in the order of their episodes and `turn_index`."""
     reader = _Reader(pieces)
     for place, parts in zip(places, chosen.ids, strict=True):
-        tokens = _token_lists(place.tables, frozenset().union(*parts))
+        every = frozenset().union(*parts)
+        tokens, effects = _token_lists(place.tables, every), effects_of(run, place, every)
         for index, ids in enumerate(parts):
             if ids:
-                reader.add(place, index, ids, tokens)
+                reader.add(place, index, ids, tokens, effects)
     reader.chunks.flush()
     return reader.content
 
@@ -79,7 +83,12 @@ class _Reader:
         self._task_of: dict[tuple[Any, ...], int] = {}
 
     def add(
-        self, place: Finished, index: int, ids: frozenset[str], tokens: Mapping[tuple[str, int], Row]
+        self,
+        place: Finished,
+        index: int,
+        ids: frozenset[str],
+        tokens: Mapping[tuple[str, int], Row],
+        effects: Mapping[tuple[str, int], Sequence[Row]],
     ) -> None:
         """The chosen episodes of part `index`, with all that is known of them."""
         tables = place.tables
@@ -100,10 +109,25 @@ class _Reader:
             if of in scores:
                 entry["scores"] = _named(scores[of]["values"])
                 entry["failed"] = scores[of]["failed"]
+            own = sorted(turns.get(of, ()), key=lambda t: t["turn_index"])
+            course = course_of(own)
+            entry["course"] = _drawn(course)
             self.content.episodes.append({k: v for k, v in entry.items() if v is not None})
-            for turn in sorted(turns.get(of, ()), key=lambda t: t["turn_index"]):
+            for turn in own:
                 key = (of, turn["turn_index"])
                 self._turn(number, turn, [beside[n].get(key, {}) for n in beside], tokens.get(key, {}))
+                self._stand(course, turn["turn_index"], effects.get(key, ()))
+
+    def _stand(self, course: Course, index: int, effects: Sequence[Row]) -> None:
+        """Add to the newest turn its place in the course, and what changing its reply led to."""
+        entry, mark = self.content.turns[-1], course.marks[index]
+        entry |= {"lane": mark.lane, "at": [round(mark.begin, 6), round(mark.end, 6)]}
+        if not mark.critical:
+            entry["slack"] = round(mark.slack, 6)
+        if effects:
+            entry["interventions"] = [
+                _filled({**effect, "delivered": self._text(effect["delivered"])}) for effect in effects
+            ]
 
     def _task(self, task: Row | None, episode: Row) -> int:
         inputs, gold = ((task or {}).get(name) for name in ("inputs", "gold"))
@@ -228,6 +252,18 @@ def _chat(text: str) -> list[Row]:
     if isinstance(messages, list) and all(isinstance(m, dict) for m in messages):
         return messages
     return [{"role": "?", "content": text}]
+
+
+def _drawn(course: Course) -> Row:
+    """What the page draws of a course beside its turns."""
+    return {
+        "lanes": list(course.lanes),
+        "unit": course.unit,
+        "span": course.span,
+        "work": course.work,
+        "width": course.width,
+        "arrows": [[a.source, a.target, a.kind, a.critical] for a in course.arrows],
+    }
 
 
 def _in_order(episode: Row) -> tuple[Any, ...]:

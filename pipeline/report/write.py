@@ -61,7 +61,7 @@ def write_report(
     text, settings = settings_of(source)
     chosen = choose(source.places, episodes)
     pieces = pieces_by_model(run, settings, source.places)
-    content = content_of(source.places, chosen, pieces)
+    content = content_of(run, source.places, chosen, pieces)
     texts_only = sorted(content.texts_only)
     roles = _roles(content, run.info.get("graph"))
     graph = graph_of(run.info.get("graph"), content.turns)

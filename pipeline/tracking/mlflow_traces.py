@@ -74,6 +74,14 @@ def _span_dict(span: Span, trace: Trace, run_id: str) -> dict[str, Any]:
         "start_time_unix_nano": span.start,
         "end_time_unix_nano": span.end,
         "events": _events(span),
+        "links": [
+            {
+                "trace_id": trace_id(run_id, trace.episode_id),
+                "span_id": _hash(8, run_id, trace.episode_id, key).hex(),
+                "attributes": {"kind": kind},
+            }
+            for key, kind in span.links
+        ],
         "status": {
             "code": "STATUS_CODE_ERROR" if span.problem else "STATUS_CODE_OK",
             "message": span.problem or "",

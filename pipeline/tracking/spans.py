@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pipeline.store.episodes import Row, scores_of
 from pipeline.store.samples import Chosen
+from pipeline.traces.course import course_of
 from workflows.vocabulary import Event, Origin, Status
 
 ROOT: Final = "episode"
@@ -24,10 +25,10 @@ SPAN_TYPES: Final[Mapping[str, str]] = {
 _OUTCOME: Final = ("status", "status_detail", "finish_reason", "format_valid")
 _ATTRIBUTES: Final = (
     *("role", "model_id", "policy_version", "turn_index", "step", "round", "branch", "parents", "act"),
-    *("attempts", "num_cached_tokens", "base_episode_id", "replay_from_turn"),
+    *("instance", "attempts", "num_cached_tokens", "base_episode_id", "replay_from_turn"),
 )
 _JSON_ATTRIBUTES: Final = ("parsed", "cut", "sampling")
-_EARNED: Final = ("reward", "reward_parts", "no_reward_reason", "return", "advantage", "excluded")
+_EARNED: Final = ("reward", "reward_parts", "no_reward_reason", "return", "advantage", "channels", "excluded")
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Span:
     model: str | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
     moments: dict[str, int] = field(default_factory=dict)  # by name, what happened when
+    links: list[tuple[str, str]] = field(default_factory=list)  # keys of spans that led here, and as what
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
         _widen(above, branches, span)
         if turn["event"] == Event.LLM and span.outputs is not None:
             root.outputs = {"answer": _value(turn["parsed"]) or turn["response_text"]}
+    _link(spans, played.turns)
     root.end = max(root.end, *(span.end for span in spans))
     tags = {c: str(episode[c]) for c in ("iteration", "task_id", "split", "status", "stop_reason")}
     tags |= {"episode": episode["episode_id"], "chosen": chosen.why}
@@ -104,11 +107,28 @@ def trace_of(chosen: Chosen, evaluation: str | None = None) -> Trace:
     )
 
 
+def _link(spans: Iterable[Span], turns: Iterable[Row]) -> None:
+    """Link each turn to those that led to it, and say where it stands in the course of the episode."""
+    course = course_of(sorted(turns, key=lambda turn: turn["turn_index"]))
+    by_key = {span.key: span for span in spans}
+    for arrow in course.arrows:
+        by_key[_key(arrow.target)].links.append((_key(arrow.source), arrow.kind))
+    for index, mark in course.marks.items():
+        attributes = by_key[_key(index)].attributes
+        attributes |= {"agent": course.lanes[mark.lane], "critical": mark.critical}
+        if course.unit == "seconds":
+            attributes |= {"modelled_seconds": [mark.begin, mark.end], "slack_seconds": mark.slack}
+
+
+def _key(turn_index: int) -> str:
+    return f"turn {turn_index}"
+
+
 def _turn_span(turn: Row, earned: Mapping[str, Any], epoch: int, last: float) -> Span:
     begun = next((turn[c] for c in ("started_at", "queued_at") if turn[c] is not None), last)
     ended = turn["ended_at"] if turn["ended_at"] is not None else begun
     span = Span(
-        f"turn {turn['turn_index']}",
+        _key(turn["turn_index"]),
         ROOT,
         turn["step"] or "turn",
         SPAN_TYPES.get(turn["event"], "UNKNOWN"),
@@ -173,8 +193,9 @@ def _earned(*tables: Iterable[Row]) -> dict[int, dict[str, Any]]:
     earned: dict[int, dict[str, Any]] = {}
     for row in (row for table in tables for row in table):
         values = {c: v for c, v in row.items() if c in _EARNED and v is not None}
-        if parts := values.get("reward_parts"):
-            values["reward_parts"] = {p["name"]: p["value"] for p in parts}
+        for named in ("reward_parts", "channels"):
+            if parts := values.get(named):
+                values[named] = {p["name"]: p["value"] for p in parts}
         earned.setdefault(row["turn_index"], {}).update(values)
     return earned
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.store.episodes import Played, Row
+from pipeline.views.course import course_lines
 from pipeline.views.render import number, plain, visible
 from workflows.trajectory import OK, TURN_KEYS
 from workflows.vocabulary import Origin
@@ -30,6 +31,8 @@ JSON_COLUMNS: Final = frozenset(
 def transcript(played: Played, *, full: bool = False) -> RenderableType:
     """One episode. `full` shows whole prompts and texts of any length."""
     blocks: list[RenderableType] = [_head(played.episode, played.evaluation), _task(played.task, full)]
+    if (drawn := course_lines(played.turns)) is not None:
+        blocks.append(Padding(drawn, (1, 0, 0, 2)))
     rewards_of, credit_of = _by_turn(played.rewards), _by_turn(played.credit)
     for turn in in_branches(played.turns):
         key = turn["turn_index"]
@@ -108,6 +111,10 @@ def _turn_head(turn: Row) -> Text:
         speaker.append(f"{turn['model_id']}@{turn['policy_version']}")
     if turn.get("tool"):
         speaker.append(f"tool {turn['tool']}")
+    if turn.get("instance"):
+        speaker.append(f"play {turn['instance']}")
+    if turn.get("recipients"):
+        speaker.append(f"to {', '.join(turn['recipients'])}")
     if turn.get("branch"):
         speaker.append(f"branch {turn['branch']}")
     if turn.get("round"):
@@ -154,7 +161,8 @@ def _credit(row: Row | None) -> str | None:
     if row["excluded"] is not None:
         return f"not trained on: {row['excluded']}"
     advantage = f"{row['advantage']:+.4g}" if row["advantage"] is not None else number(None)
-    return f"return {number(row['return'])}, advantage {advantage}"
+    channels = ", ".join(f"{c['name']} {number(c['value'])}" for c in row.get("channels") or ())
+    return f"return {number(row['return'])}, advantage {advantage}" + (f"  ({channels})" if channels else "")
 
 
 class _Fields:

@@ -105,11 +105,12 @@ def test_branches_stand_side_by_side_and_time_runs_along_their_lanes(page):
     boxes = "[...document.querySelectorAll('.branch')].map(b => b.getBoundingClientRect())"
     assert page.run(f"{boxes}.length") == 2
     assert page.run(f"(([a, b]) => a.top === b.top && a.right <= b.left)({boxes})")
-    lefts = page.run(
-        "[...document.querySelectorAll('.bar:not(.waiting)')].map(b => parseFloat(b.style.left))"
-    )
-    assert len(lefts) == 6
-    assert page.texts(".lane > span:first-child")[:3] == ["trunk", "branch 0", "branch 1"]
+    names = page.run("[...document.querySelectorAll('.lane-name')].map((name) => name.lastChild.textContent)")
+    assert names == ["decomposer", "reader#0", "reader#1", "answerer"]
+    assert page.run("document.querySelectorAll('.lanes .mark').length") == 6
+    assert page.run("document.querySelectorAll('.lanes .waiting').length") == 0
+    page.click_text("clock")
+    assert page.run("document.querySelectorAll('.lanes .waiting').length") == 6
 
 
 def test_tokens_are_coloured_by_what_is_chosen(page):

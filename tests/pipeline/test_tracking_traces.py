@@ -51,6 +51,12 @@ def test_an_episode_reads_back_as_a_trace_of_the_run(uri, experiment, traces):
         assert [(s.end_time_ns, s.span_type, s.inputs, s.outputs) for s in same] == [
             (span.end, span.kind, span.inputs, span.outputs)
         ]
+    linked = {(key, kind) for span in best.spans for key, kind in span.links}
+    links = [link for s in logged.data.spans for link in s.links]
+    assert len(links) == sum(len(span.links) for span in best.spans) > 0
+    assert {link.span_id for link in links} <= {s.span_id for s in logged.data.spans}
+    assert {link.attributes["kind"] for link in links} == {kind for _, kind in linked}
+    assert any(s.attributes.get("critical") for s in logged.data.spans)
     failed = found["00000/task/2"]
     assert failed.info.state == "ERROR"
     problems = [s.status.description for s in failed.data.spans if s.status.status_code == "ERROR"]

@@ -28,6 +28,8 @@ PLACES = {
     "scores/team": ("scores/team", ""),
     "updates/team": ("updates/team", "steps"),
     "evaluation": ("evaluation", ""),
+    "stop_curve": ("stops", ""),
+    "interventions": ("interventions", ""),
 }
 MODEL = ScriptedModel(lambda messages, sampling: "")
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital of France?"}]
@@ -165,6 +167,43 @@ def tool(step: str, branch: str, request: Any, parent: int) -> Row:
         "tool_request": to_json(request),
         "tool_result": to_json(result),
         "parents": [parent],
+    }
+
+
+def spawned_episode(number: int = 0) -> dict[str, list[Row]]:
+    """Rows of an episode of a lead that spawns two helpers, which answer side by side, and then answers."""
+    rows = team_episode(number, 1.0)
+    keys = {k: rows["turns"][0][k] for k in ("iteration", "task_id", "group_id", "sample", "episode_id")}
+    control = {"event": "control", "status": "ok", "role": "lead"}
+    helpers = ("helper/0", "helper/1")
+    turns: list[Row] = [{"step": "lead", "role": "lead", **spoken("two parts"), "parents": []}]
+    for name in helpers:
+        act = {"step": "spawn", "act": "spawn", "parents": [0], "decided_by": 0, "recipients": [name]}
+        turns.append({**control, **act, "act_detail": to_json({"instance": name, "depth": 1})})
+    for k, name in enumerate(helpers):
+        said = spoken("a reply that is longer than the other one" if k else "short")
+        turns.append({"step": "help", "role": "helper", "instance": name, **said, "parents": [1 + k]})
+    for k, name in enumerate(helpers):
+        back = {"step": "return", "act": "return", "parents": [3 + k], "decided_by": 3 + k}
+        turns.append({**control, **back, "role": "helper", "instance": name, "recipients": ["trunk"]})
+    turns.append({"step": "lead", "role": "lead", **spoken("Paris"), "parents": [0, 5, 6]})
+    stamped = [
+        {"status": "ok", **keys, "turn_index": k, "started_at": k / 4, "ended_at": k / 4 + 0.2, **turn}
+        for k, turn in enumerate(turns)
+    ]
+    beside = {"episode_id": keys["episode_id"]}
+    llm = [k for k, turn in enumerate(turns) if turn["event"] == "llm"]
+    channels = named_values({"team": 0.5, "message": -0.25})
+    credit = [{**beside, "turn_index": k, "excluded": "not an llm turn"} for k in range(8) if k not in llm]
+    credit += [
+        {**beside, "turn_index": k, "return": 1.0, "advantage": 0.25, "channels": channels} for k in llm
+    ]
+    rewards = [{**beside, "turn_index": k, "reward": 1.0 if k in llm else None} for k in range(8)]
+    return {
+        **{name: rows[name] for name in ("tasks", "episodes")},
+        "turns": stamped,
+        "rewards": rewards,
+        "credit": credit,
     }
 
 

@@ -9,7 +9,7 @@ function showEpisode(entry) {
   const { episode, turns: passing } = entry;
   const marks = new Set(passing.length < episode.turns.length ? passing : []);
   place.replaceChildren(
-    episodeHead(episode), taskCard(tasks[episode.task]), timeline(episode), toolbar(entry),
+    episodeHead(episode), taskCard(tasks[episode.task]), course(entry), toolbar(entry),
     ...segments(episode.turns).map((segment) => segment.turn
       ? turnCard(segment.turn, marks.has(segment.turn))
       : el('div', { class: 'branches' }, [...segment.branches].map(([name, its]) =>
@@ -57,26 +57,6 @@ function taskCard(task) {
   if (task.inputs === undefined) return el('p', { class: 'dim' }, 'its task is not at hand');
   return el('div', { class: 'task' }, jsonBlock(texts[task.inputs]),
     task.gold !== undefined && opener('gold', () => jsonBlock(texts[task.gold]), { open: texts[task.gold].length < 400 }));
-}
-
-// Turns as bars over the seconds of the episode, a lane for each branch; pale while they waited.
-function timeline(episode) {
-  const timed = episode.turns.filter((t) => t.ended_at !== undefined);
-  if (timed.length < 2) return null;
-  const end = Math.max(...timed.map((t) => t.ended_at), 1e-6);
-  const lanes = [...new Set(timed.map((t) => t.branch ?? ''))].sort();
-  const bar = (turn, from, to, style) => el('button', { type: 'button', tabindex: '-1', class: `bar ${style} ${turn.role ? roleClass(turn.role) : 'role-none'}`,
-    title: `${turn.turn_index} ${turn.step}${turn.role ? `, ${turn.role}` : ''}: ${seconds(from)} to ${seconds(to)}`,
-    style: { left: `${(100 * from) / end}%`, width: `${Math.max(0.3, (100 * (to - from)) / end)}%` },
-    on: { click: () => byId(`turn-${turn.turn_index}`)?.scrollIntoView({ block: 'center', behavior: 'smooth' }) } });
-  const rows = lanes.map((lane) => el('div', { class: 'lane' }, el('span', { class: 'dim' }, lane === '' ? 'trunk' : `branch ${lane}`),
-    el('div', { class: 'bars' }, timed.filter((t) => (t.branch ?? '') === lane).map((turn) => {
-      const started = turn.started_at ?? turn.queued_at ?? turn.ended_at;
-      const queued = turn.queued_at ?? started;
-      return [queued < started ? bar(turn, queued, started, 'waiting') : null, bar(turn, started, turn.ended_at, '')];
-    }))));
-  return el('div', { class: 'timeline', role: 'group', 'aria-label': 'Turns in time' }, rows,
-    el('div', { class: 'lane' }, el('span', {}), el('div', { class: 'ends dim' }, el('span', {}, '0 s'), el('span', {}, seconds(end)))));
 }
 
 function toolbar(entry) {

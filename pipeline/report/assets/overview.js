@@ -61,7 +61,7 @@ function wholeRun() {
   }
   const times = {};
   for (const [name, s] of about.places.flatMap((p) => Object.entries(p.seconds))) times[name] = (times[name] ?? 0) + s;
-  return { index: null, metrics, accounts: [...accounts.values()], seconds: times, notes: [], scores: [],
+  return { index: null, metrics, accounts: [...accounts.values()], seconds: times, notes: [], scores: [], stops: [],
     updates: about.places.flatMap((p) => p.updates ?? []) };
 }
 
@@ -107,7 +107,7 @@ function showPlace(place) {
   ].filter(Boolean));
   byId('cards').replaceChildren(...[
     place.notes.length > 0 && card('Notes', el('ul', {}, place.notes.map((note) => el('li', {}, note)))),
-    el('div', { class: 'two' }, curveCard(), spreadCard(), roleCard(metrics)),
+    el('div', { class: 'two' }, curveCard(), spreadCard(), roleCard(metrics), stopCard(place.stops)),
     accountsCard(place.accounts), updatesCard(place.updates), shiftCard(place), timeCard(place.seconds),
     place.index !== null && metricsCard(metrics),
   ].filter(Boolean));
@@ -144,6 +144,17 @@ function spreadCard() {
     applyFilters();
   };
   return card(`Episodes by ${label}`, histogram(known, label, choose));
+}
+
+// Stopping by each rule on the same traces: what it costs, and how well the team answers then.
+function stopCard(rows) {
+  if (!rows?.length) return null;
+  const drawn = rows.filter((r) => !['calibration', 'return'].includes(r.rule));
+  const lines = [...groupBy(drawn, (r) => r.rule)].map(([name, its]) => ({ name: `${name}${its.length === 1 ? ` ${short(its[0].score)}` : ''}`,
+    points: its.map((r) => ({ step: r.cost, value: r.score })).sort((a, b) => a.step - b.step) }));
+  const [chosen, best] = ['policy', 'hindsight'].map((rule) => drawn.find((r) => r.rule === rule));
+  return card('Stopping: score over cost', lines.length > 0 && el('div', { class: 'narrow' }, lineChart(lines, 'cost until the stop')),
+    chosen && best && el('p', { class: 'dim' }, `chosen: score ${short(chosen.score)} at cost ${short(chosen.cost)}; best in hindsight: ${short(best.score)} at ${short(best.cost)}`));
 }
 
 function roleCard(metrics) {

@@ -15,7 +15,7 @@ function turnCard(turn, passes) {
   const speaks = turn.role ? roleClass(turn.role) : 'role-none';
   return el('section', { class: `turn ${speaks} ${passes ? 'passes' : ''} event-${turn.event}`,
     id: `turn-${turn.turn_index}`, 'aria-label': `turn ${turn.turn_index}, ${turn.step}` },
-    head, said(turn), why(turn), earned(turn), opened(turn));
+    head, said(turn), why(turn), earned(turn), changed(turn), opened(turn));
 }
 
 function sizes(turn) {
@@ -62,10 +62,24 @@ function earned(turn) {
   for (const [name, value] of turn.parts ?? []) part(name, short(value), 'dim');
   if (turn.return !== undefined) part('return', short(turn.return));
   if (turn.advantage !== undefined) part('advantage', signed(turn.advantage), turn.advantage < 0 ? 'minus' : turn.advantage > 0 ? 'plus' : '');
-  for (const [name, value] of turn.channels ?? []) part(name, short(value), 'dim');
+  for (const [name, value] of turn.channels ?? []) part(`credit ${name}`, signed(value), value < 0 ? 'minus' : value > 0 ? 'plus' : 'dim');
   if (turn.gap !== undefined) part('mean |gap|', short(turn.gap), 'dim');
   for (const [name, value] of turn.metrics ?? []) part(name, short(value), 'dim');
   return parts.length ? el('p', { class: 'earned' }, parts) : null;
+}
+
+// What became of the episode where this reply was changed: counterfactual plays.
+function changed(turn) {
+  if (!turn.interventions) return null;
+  const rows = turn.interventions.map((i) => {
+    const what = [i.op, i.alternative > 0 && `#${i.alternative}`, i.recipient !== undefined && `for turn ${i.recipient} alone`].filter(Boolean).join(' ');
+    if (i.skipped) return [what, `not played: ${i.skipped}`];
+    if (i.return === undefined) return [what, `its play has no return${i.status ? ` (${i.status})` : ''}`];
+    return [what, [el('span', { class: i.effect > 0 ? 'plus' : i.effect < 0 ? 'minus' : 'dim' }, `worth ${signed(i.effect)}`),
+      ` return ${short(i.return)} instead of ${short(i.base_return)}`, i.first_difference !== undefined ? `, other from turn ${i.first_difference} on` : ', nothing else changed',
+      i.delivered !== undefined && opener('delivered instead', () => textBlock(texts[i.delivered]))]];
+  });
+  return el('dl', { class: 'changes' }, rows.map(([name, text]) => [el('dt', {}, name), el('dd', {}, text)]));
 }
 
 function opened(turn) {
@@ -81,7 +95,7 @@ function opened(turn) {
   if (turn.tool_request !== undefined) openers.push(opener('asks', () => jsonBlock(texts[turn.tool_request]), { open: texts[turn.tool_request].length < 300 }));
   if (turn.tool_result !== undefined) openers.push(opener(`gets: ${many(texts[turn.tool_result].length, 'character')}`, () => jsonBlock(texts[turn.tool_result])));
   const more = { 'finish reason': turn.finish_reason, attempts: turn.attempts > 1 ? turn.attempts : undefined, sampling: turn.sampling,
-    'reads turns': turn.parents?.join(', '), queued: turn.queued_at && seconds(turn.queued_at), started: turn.started_at && seconds(turn.started_at),
+    'reads turns': turn.parents?.join(', '), play: turn.instance, 'goes to': turn.recipients?.join(', '), 'of the act': turn.act_detail, queued: turn.queued_at && seconds(turn.queued_at), started: turn.started_at && seconds(turn.started_at),
     ended: turn.ended_at && seconds(turn.ended_at), 'replay of': turn.base_episode_id, 'replayed from turn': turn.replay_from_turn };
   const rows = Object.entries(more).filter(([, value]) => value !== undefined);
   if (rows.length) openers.push(opener('more', () => el('dl', { class: 'value' }, rows.map(([k, v]) => [el('dt', {}, k), el('dd', {}, v)])), { class: 'dim' }));
