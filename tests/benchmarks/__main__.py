@@ -30,7 +30,7 @@ BENCHMARKS = (
     "humaneval",
 )
 # long: run where they are asked for
-BY_NAME = ("forecast", "retrieval", "retrieval:words", "retrieval:meaning", "retrieval:graph")
+BY_NAME = ("forecast", "traces", "retrieval", "retrieval:words", "retrieval:meaning", "retrieval:graph")
 
 
 def main() -> int:

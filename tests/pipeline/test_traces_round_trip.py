@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from atif import Trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.traces.course import course_of
 from pipeline.traces.episode import Episode
 from pipeline.traces.extension import Source
 from pipeline.traces.format import problems_of, read, written
 from pipeline.traces.imported import as_episode
 from pipeline.traces.otel import otel_request
 from tests.support.random_traces import random_episode, through_arrow
+from tests.support.spawn_trees import Trees
 from workflows.trajectory import CREDIT, EPISODES, REWARDS, TASKS, TURNS
 
 SOURCE = Source("run", {"name": "team", "steps": {"plan": "lead"}, "answer_step": "plan"})
@@ -123,3 +126,38 @@ def test_spans_have_ids_parents_and_links_that_are_there(seed: int) -> None:
         assert span["parentSpanId"] in ids
         assert all(link["spanId"] in ids for link in span.get("links", ()))
         assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+
+
+def played(seed: int) -> Episode:
+    """An episode of a team whose plays spawn, write to and cancel others; some of its calls fail."""
+    play = Trees("modelled" if seed % 2 else "logical", seed, fails=0.05 * (seed % 3)).play(seed)
+    return Episode(
+        through_arrow([play.episode], EPISODES)[0],
+        None,
+        through_arrow(sorted(play.turns, key=lambda turn: turn["turn_index"]), TURNS),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_teams_that_spawn_are_exported_with_their_spawns_returns_and_ends(seed: int) -> None:
+    episode = played(seed)
+    trace = written(episode, SOURCE, "inline", "survey")
+    assert not problems_of(trace), problems_of(trace)[:3]
+    of_type = Counter(event["type"] for event in trace["events"])
+    acts = Counter(turn["act"] for turn in episode.turns if turn["act"])
+    assert of_type["spawn"] == of_type["despawn"] == acts["spawn"]
+    spawned = {event["to"] for event in trace["events"] if event["type"] == "spawn"}
+    assert spawned == {turn["instance"] for turn in episode.turns if turn["instance"]}
+    agents = {event["agent"] for event in trace["events"]}
+    returns = [event for event in trace["events"] if event["type"] == "return" and event["to"] != "user"]
+    assert len(returns) == acts["return"]
+    assert {event["from"] for event in returns} <= spawned
+    assert {event["to"] for event in returns} <= agents
+    assert not any(event.get("to") == "trunk" for event in trace["events"])
+    for format in ("survey", "atif"):
+        for content in CONTENTS:
+            first = written(episode, SOURCE, content, format)  # type: ignore[arg-type]
+            assert not problems_of(first)
+            assert written(again(first), ELSEWHERE, content, format) == first  # type: ignore[arg-type]
+    course = course_of(episode.turns)
+    assert set(spawned) <= set(course.lanes)
