@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEFAULT_MODEL := smollm2-135m-instruct
 
-.PHONY: iteration test test-all ready lint test-fast bench learn ui setup sandbox browser model lock clean
+.PHONY: iteration test test-all ready lint test-fast bench learn ui setup sandbox browser model lock lock-cuda gpu-check clean
 
 iteration: model
 	$(BIN)/python -m pipeline run iteration
@@ -80,6 +80,15 @@ learn: model
 .bench-site/.installed: requirements/bench.txt | setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .bench-site -r requirements/bench.txt
 	touch $@
+
+# The whole loop on the GPUs of this machine, at most 10 minutes. In the environment that is active, which
+# requirements/cuda.txt is for; it must not be made of the CPU's lock.
+gpu-check:
+	@python -m tests.gpu
+
+# Resolve requirements/cuda.in anew. Needs no GPU and installs nothing.
+lock-cuda: setup
+	$(BIN)/python requirements/lock_cuda.py
 
 ui: setup
 	@$(BIN)/python -m pipeline ui

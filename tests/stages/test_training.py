@@ -12,29 +12,18 @@ from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.group import TrainerGroup
 from stages.training.loss.spec import CriticSpec, ReferenceSpec
 from stages.training.spec import TrainerSpec, activation_estimate, memory_estimate
-from tests.support.tiny_training import SMOOTH, master, partition, same, save, token_advantages, weights
+from tests.support.tiny_training import (
+    SMOOTH,
+    bare_torch_step,
+    master,
+    partition,
+    same,
+    save,
+    token_advantages,
+    weights,
+)
 from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import SCORES
-
-
-def bare_torch_step(tiny, ref):
-    """The update written down once more: full logits, no padding, one row at a time, AdamW by torch."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
-    rows = [r for r in ref.read().to_pylist() if r["response_token_ids"]]
-    tokens = sum(len(r["response_token_ids"]) for r in rows)
-    loss = torch.zeros(())
-    for r in rows:
-        prompt, response = r["prompt_token_ids"], r["response_token_ids"]
-        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
-        logprobs = (logits / r["temperature"]).log_softmax(-1)[range(len(response)), response]
-        loss = loss - (r["advantage"] * (logprobs - logprobs.detach()).exp()).sum() / tokens
-    loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    torch.optim.AdamW(model.parameters(), lr=0.5, eps=1.0, weight_decay=0.01).step()
-    return float(norm), {k: v.detach() for k, v in model.state_dict().items()}
 
 
 def test_settings_that_can_not_train_are_refused() -> None:

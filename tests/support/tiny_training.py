@@ -109,3 +109,23 @@ def save(worker, uri: str, trainer_state: bool = True) -> str:
     checkpoint.prepare(uri)
     checkpoint.commit(uri, worker.spec, [worker.write(uri, trainer_state)])
     return uri
+
+
+def bare_torch_step(tiny, ref):
+    """The update written down once more: full logits, no padding, one row at a time, AdamW by torch."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    rows = [r for r in ref.read().to_pylist() if r["response_token_ids"]]
+    tokens = sum(len(r["response_token_ids"]) for r in rows)
+    loss = torch.zeros(())
+    for r in rows:
+        prompt, response = r["prompt_token_ids"], r["response_token_ids"]
+        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        logprobs = (logits / r["temperature"]).log_softmax(-1)[range(len(response)), response]
+        loss = loss - (r["advantage"] * (logprobs - logprobs.detach()).exp()).sum() / tokens
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.optim.AdamW(model.parameters(), lr=0.5, eps=1.0, weight_decay=0.01).step()
+    return float(norm), {k: v.detach() for k, v in model.state_dict().items()}
