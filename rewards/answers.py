@@ -213,3 +213,13 @@ def refuse_unknown(option: str, value: str, known: Sequence[str]) -> None:
         raise UsageError(
             f"option {option} is {value!r}{did_you_mean(str(value), known)}; use one of {', '.join(known)}"
         )
+
+
+def check_number(name: str, value: Any, least: float | None = None) -> None:
+    """Refuse what is not a finite number of at least `least`."""
+    bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    if bad or (least is not None and value < least):
+        raise UsageError(
+            f"option {name} is {value!r}; use a number"
+            + (f" of at least {least:g}" if least is not None else "")
+        )

@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from rewards.answers import refuse_unknown
+from rewards.answers import check_number, refuse_unknown
 from rewards.base import PlayedEpisode
 from rewards.grading import qa
 from rewards.team.split import (
@@ -38,7 +38,6 @@ from rewards.team.split import (
 )
 from rewards.team_grading import AnswersReward, Values
 from workflows.dag import Dag, Rates, dag_of
-from workflows.errors import UsageError
 from workflows.vocabulary import Event
 
 _RATES: Final = Rates()
@@ -368,16 +367,6 @@ def iteration_of(episode_id: str) -> int:
     if not head.isdecimal():
         raise ValueError(f"the id of episode {episode_id!r} does not begin with the number of an iteration")
     return int(head)
-
-
-def check_number(name: str, value: Any, least: float | None = None) -> None:
-    """Refuse what is not a finite number of at least `least`."""
-    bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-    if bad or (least is not None and value < least):
-        raise UsageError(
-            f"option {name} is {value!r}; use a number"
-            + (f" of at least {least:g}" if least is not None else "")
-        )
 
 
 def _alone(reward: TeamReward, episode: PlayedEpisode) -> Values:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,10 +27,12 @@ from stages.token_advantages.gae import CARRY, SUMMARY, chain
 from stages.token_advantages.kl_control import scale_before, scale_table
 from stages.token_advantages.ragged import Floats
 from stages.token_advantages.rows import ROWS_SEEN, SCORE_COLUMNS, Rows, read_rows, token_table
+from stages.token_advantages.spans import SPANS_SEEN, of_rows, spans_of
 from stages.token_advantages.spec import TokenSpec
 from workflows.errors import UsageError
 from workflows.trajectory import KL_SCALE, PREFIX_WEIGHTS, SCORES, TOKEN_ADVANTAGES, TURN_KEYS
 
+CHANNELS: Final = "credit_channels"
 _MEASURED: Final = ("kl_reference", "importance_weight")
 
 
@@ -41,6 +43,7 @@ class Job:
     spec: TokenSpec
     number: int
     carry: pl.DataFrame | None = None
+    spans: pl.DataFrame | None = None  # credit of some tokens of its turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class AdvantageStage:
                 seen[f"scores/{spec.model_id}"] = SCORES
             if spec.prefix:
                 seen[f"prefix_weights/{spec.model_id}"] = PREFIX_WEIGHTS
+        if self._has_spans:
+            seen[CHANNELS] = SPANS_SEEN
         return seen | dict.fromkeys(self.carried, KL_SCALE)
 
     @property
@@ -89,6 +94,10 @@ class AdvantageStage:
         return {f"token_advantages/{spec.model_id}": spec.model_id for spec in self.specs} | scales
 
     @property
+    def _has_spans(self) -> bool:
+        return any(spec.spans for spec in self.specs)
+
+    @property
     def _controlled(self) -> list[TokenSpec]:
         return [spec for spec in self.specs if spec.kl_control is not None]
 
@@ -104,6 +113,8 @@ class AdvantageStage:
             spec.scaled(scales[spec.model_id]) if spec.model_id in scales else spec for spec in self.specs
         ]
         jobs = [Job(spec, number) for spec in specs for number in _parts_of(spec, tables)]
+        if self._has_spans:
+            jobs = _with_spans(jobs, tables)
         jobs = _with_carry(jobs, tables)
         moments = _moments(jobs, tables)
         context.progress.start("advantage", len(jobs), "part")
@@ -163,7 +174,8 @@ def moments_part(index: int, jobs: Sequence[Job], tables: Mapping[str, TableRef]
     job = jobs[index]
     rows, excluded, _ = _usable(job, tables)
     used = rows.take(_keep(excluded))
-    return {"moments": pure.moments_of(pure.token_advantages(used, job.spec, job.carry), used, job.spec)}
+    tokens = pure.token_advantages(used, job.spec, job.carry, job.spans)
+    return {"moments": pure.moments_of(tokens, used, job.spec)}
 
 
 def advantage_part(
@@ -178,7 +190,7 @@ def advantage_part(
     spec = job.spec
     rows, excluded, weights = _usable(job, tables)
     used = rows.take(_keep(excluded))
-    tokens = pure.token_advantages(used, spec, job.carry)
+    tokens = pure.token_advantages(used, spec, job.carry, job.spans)
     measured = {
         "kl_reference": tokens.kl,
         "importance_weight": tokens.ratios,  # before the cut; the update measures the weights that it uses
@@ -243,7 +255,21 @@ def _with_carry(jobs: list[Job], tables: Mapping[str, TableRef]) -> list[Job]:
     out = list(jobs)
     for index, summary in zip(chained, summaries, strict=True):
         carry = summary.select(TURN_KEYS).join(follows, on=TURN_KEYS, how="left", maintain_order="left")
-        out[index] = Job(jobs[index].spec, jobs[index].number, carry.select(list(CARRY)))
+        out[index] = replace(jobs[index], carry=carry.select(list(CARRY)))
+    return out
+
+
+def _with_spans(jobs: Sequence[Job], tables: Mapping[str, TableRef]) -> list[Job]:
+    """The jobs, each with what channels credit to some tokens of its turns."""
+    channels = tables[CHANNELS]
+    parts = [spans_of(channels.read_part(k, SPANS_SEEN.names)) for k in range(len(channels.parts))]
+    spans = pl.concat(parts) if parts else None
+    if spans is None or not spans.height:
+        return list(jobs)
+    out = []
+    for job in jobs:
+        keys = tables[f"partition/{job.spec.model_id}"].read_part(job.number, TURN_KEYS)
+        out.append(replace(job, spans=of_rows(spans, pl.DataFrame(keys))))
     return out
 
 

@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from rewards.base import Credit, CreditHooks, RememberingCredit, SurveyedCredit
+from rewards.channels.base import LOGPROBS, TABLES, TURNS_OF_CHANNELS, ChannelHooks, Mix
+from rewards.channels.credited import InChannels, credit_in_channels
 from rewards.credit.assign import (
     EPISODES_SEEN,
     REWARDS_SEEN,
@@ -25,8 +27,9 @@ from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
+from workflows.credit_tables import CREDIT_CHANNELS
 from workflows.hooks import hooks_of
-from workflows.trajectory import BASELINES, CREDIT
+from workflows.trajectory import BASELINES, CREDIT, TURNS
 
 _READ: Final = {"turns": TURNS_SEEN, "episodes": EPISODES_SEEN, "rewards": REWARDS_SEEN}
 _GREEDY: Final = {f"greedy_{name}": schema for name, schema in _READ.items()}
@@ -38,12 +41,14 @@ class CreditStage:
 
     A method that must know something of all groups first (`rewards.base.SurveyedCredit`) gets a pass
     over the parts for that. A method that keeps baselines reads those of the iteration before
-    (`baselines_before`) and writes its own.
+    (`baselines_before`) and writes its own. With a `mix` of channels, the advantage is their weighted sum,
+    and table `credit_channels` has its parts.
     """
 
     method: Credit
     leave_out: LeaveOutSilent | None = None
     mask_truncated: bool = False  # leave replies that were cut off out of updates, after the credit
+    mix: Mix = ()
 
     name: str = "credit"
     folder: str = "credit"
@@ -56,7 +61,9 @@ class CreditStage:
     @property
     def inputs(self) -> dict[str, pa.Schema]:
         carried = dict.fromkeys(self.carried, BASELINES)
-        return {**_READ, **(_GREEDY if self._needs_greedy else {}), **carried}
+        read = {**_READ, "turns": turns_of(self.mix)} if self.mix else _READ
+        beside = {name: TABLES[name] for name in _tables_of(self.mix)}
+        return {**read, **beside, **(_GREEDY if self._needs_greedy else {}), **carried}
 
     @property
     def _needs_greedy(self) -> bool:
@@ -69,16 +76,19 @@ class CreditStage:
 
     @property
     def outputs(self) -> dict[str, pa.Schema]:
-        return {"credit": CREDIT, **({"baselines": BASELINES} if self._remembers else {})}
+        channels = {"credit_channels": CREDIT_CHANNELS} if self.mix else {}
+        return {"credit": CREDIT, **channels, **({"baselines": BASELINES} if self._remembers else {})}
 
     @property
     def places(self) -> dict[str, str]:
-        return {"credit": "", **({"baselines": "baselines"} if self._remembers else {})}
+        channels = {"credit_channels": "channels"} if self.mix else {}
+        return {"credit": "", **channels, **({"baselines": "baselines"} if self._remembers else {})}
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
-        tables = {name: inputs[name] for name in (*_READ, *(_GREEDY if self._needs_greedy else ()))}
+        names = (*_READ, *(_GREEDY if self._needs_greedy else ()), *_tables_of(self.mix))
+        tables = {name: inputs[name] for name in names}
         indices = aligned_parts(tables)
         method, baselines = self._bound(indices, tables, inputs, context.iteration)
         context.progress.start("credit", len(indices), "part")
@@ -92,9 +102,14 @@ class CreditStage:
             method=method,
             leave_out=self.leave_out,
             mask_truncated=self.mask_truncated,
+            mix=self.mix,
+            channel_sink=outputs.get("credit_channels"),
         )
         context.progress.finish()
         result = _result(receipts)
+        if self.mix:
+            result.parts["credit_channels"] = [receipt["channels"] for receipt in receipts]
+            result.metrics |= _channel_metrics(receipts)
         if baselines is not None:
             written = outputs["baselines"].write_part(0, baselines.to_arrow().cast(BASELINES))
             result.parts["baselines"] = [written]
@@ -135,15 +150,32 @@ def credit_part(
     method: Credit,
     leave_out: LeaveOutSilent | None = None,
     mask_truncated: bool = False,
+    mix: Mix = (),
+    channel_sink: TableSink | None = None,
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its part and counts."""
-    read = _read(index, tables, parts=leave_out is not None)
+    needs_parts = any(hooks_of(w.channel, ChannelHooks).needs_parts for w in mix)
+    read = _read(index, tables, parts=leave_out is not None or needs_parts, mix=mix)
     greedy = None
     if "greedy_turns" in tables:
         named = {name: tables[f"greedy_{name}"] for name in _READ}
         greedy = _read(index, named)
-    credited = credit_turns(*read, method, leave_out, mask_truncated=mask_truncated, greedy=greedy)
+    of_channels: dict[str, Any] = {}
+    if channel_sink is not None:
+        beside = {name: tables[name].read_part(index) for name in _tables_of(mix)}
+        made = credit_in_channels(
+            *read, method, mix, beside, leave_out, mask_truncated=mask_truncated, greedy=greedy
+        )
+        credited = made.credited
+        of_channels = {
+            "channels": channel_sink.write_part(index, made.channels),
+            "sizes": _sizes(made),
+            "gaps": made.gaps,
+        }
+    else:
+        credited = credit_turns(*read, method, leave_out, mask_truncated=mask_truncated, greedy=greedy)
     return {
+        **of_channels,
         "part": sink.write_part(index, credited.table),
         "turns": credited.table.num_rows,
         "excluded": count_kinds(credited.table["excluded"])[0],
@@ -164,15 +196,53 @@ def _tasks(credit: pa.Table) -> dict[str, int]:
     return {"tasks_usable": by_task.height, "tasks_with_signal": int(by_task["signal"].sum())}
 
 
+def turns_of(mix: Mix) -> pa.Schema:
+    """What credit in channels reads of `turns`: beside what credit sees, what channels do."""
+    logprobs = any(hooks_of(w.channel, ChannelHooks).needs_logprobs for w in mix)
+    names = {*TURNS_SEEN.names, *TURNS_OF_CHANNELS.names, *(LOGPROBS.names if logprobs else ())}
+    return pa.schema([field for field in TURNS if field.name in names])
+
+
+def _tables_of(mix: Mix) -> list[str]:
+    names = [name for w in mix for name in hooks_of(w.channel, ChannelHooks).tables]
+    return list(dict.fromkeys(names))
+
+
+def _sizes(made: InChannels) -> dict[str, tuple[float, int]]:
+    """By channel: the sum of |weight · value| over rows that count, and their number."""
+    rows = pl.DataFrame(made.channels.select(["channel", "value", "weight", "counts"])).filter("counts")
+    rows = rows.group_by("channel", maintain_order=True).agg(
+        total=(pl.col("value") * pl.col("weight")).abs().sum(), count=pl.len()
+    )
+    return {name: (total, count) for name, total, count in rows.iter_rows()}
+
+
+def _channel_metrics(receipts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By channel: rows that count, their mean size in the advantage, and what its members lack of the team's
+    credit."""
+    metrics: dict[str, float] = {}
+    for name in dict.fromkeys(name for receipt in receipts for name in receipt["gaps"]):
+        sizes = [receipt["sizes"].get(name, (0.0, 0)) for receipt in receipts]
+        rows = sum(count for _, count in sizes)
+        metrics[f"channel/{name}/rows"] = float(rows)
+        if rows:
+            metrics[f"channel/{name}/abs_mean"] = sum(total for total, _ in sizes) / rows
+        gaps = [receipt["gaps"][name] for receipt in receipts if name in receipt["gaps"]]
+        if episodes := sum(count for *_, count in gaps):
+            metrics[f"channel/{name}/gap_mean"] = sum(gap for gap, *_ in gaps) / episodes
+            metrics[f"channel/{name}/gap_abs_mean"] = sum(size for _, size, _ in gaps) / episodes
+    return metrics
+
+
 def _read(
-    index: int, tables: Mapping[str, TableRef], parts: bool = False
+    index: int, tables: Mapping[str, TableRef], parts: bool = False, mix: Mix = ()
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Turns, episodes and rewards; these with their parts, which take long to read, only where asked."""
     of_rewards = [name for name in REWARDS_SEEN.names if parts or name != "reward_parts"]
     turns, episodes, rewards = (
         tables[name].read_part(index, names)
         for name, names in (
-            ("turns", TURNS_SEEN.names),
+            ("turns", turns_of(mix).names if mix else TURNS_SEEN.names),
             ("episodes", EPISODES_SEEN.names),
             ("rewards", of_rewards),
         )

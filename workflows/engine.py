@@ -203,5 +203,9 @@ class EngineHooks:
             RunFailed: it does not; by default nothing is asked.
         """
 
+    def decode(self, token_ids: Sequence[int]) -> str | None:
+        """The text of sampled ids, to find which of them said what; None: the engine can't say."""
+        return None
+
 
 AnyEngine: TypeAlias = Engine | ChatEngine

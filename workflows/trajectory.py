@@ -1,6 +1,7 @@
 """The tables of a run: every column name and type is spelled here, but for those of updates
-(`workflows.update_tables`), of counterfactual plays (`workflows.interventions`), of stop decisions
-(`workflows.stop_tables`) and of imported traces (`workflows.traced`).
+(`workflows.update_tables`), of counterfactual plays (`workflows.interventions`), of credit in channels
+(`workflows.credit_tables`), of stop decisions (`workflows.stop_tables`) and of imported traces
+(`workflows.traced`).
 
 One iteration leaves these tables behind (`docs/design.md` draws the flow):
 
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from workflows.credit_tables import CREDIT_CHANNELS, MESSAGE_CREDIT, MESSAGES
 from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
 from workflows.stop_tables import PLAYED_PROBES, PROBES, STOP_CURVE, STOP_PRICE, STOP_ROWS, STOPS
 from workflows.traced import TRACED
@@ -265,6 +267,12 @@ _SCHEMAS: Final = {
     "evaluation": EVALUATION,
     "played_interventions": PLAYED_INTERVENTIONS,
     "interventions": INTERVENTIONS,
+    "counterfactual_turns": TURNS,
+    "counterfactual_episodes": EPISODES,
+    "counterfactual_rewards": REWARDS,
+    "messages": MESSAGES,
+    "message_credit": MESSAGE_CREDIT,
+    "credit_channels": CREDIT_CHANNELS,
     "votes": VOTES,
     "probe_turns": TURNS,
     "probe_episodes": EPISODES,

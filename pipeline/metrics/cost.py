@@ -20,6 +20,7 @@ PEAK_MEMORY: Final = "memory/peak_gib"
 _ADDED: Final = {
     "sampled_tokens": ("rollout/response_tokens", "greedy/response_tokens"),
     "prompt_tokens": ("rollout/prompt_tokens", "greedy/prompt_tokens"),
+    "replayed_tokens": ("counterfactual/tokens",),
     "trained_tokens": (TRAINED,),
     "episodes": ("rollout/episodes", "greedy/episodes"),
     "seconds": ("time/total_seconds",),

@@ -92,8 +92,9 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
     """Measures that stages took themselves, because their tables give them only at a price, as metrics.
 
     `stages` has the metrics of each stage's manifest: token advantages, the KL in the reward and an
-    adaptive coefficient (`advantage`), running baselines (`credit`), stop decisions (`stops`), and what an
-    update has no column for (`score/<model>`, `update/<model>`).
+    adaptive coefficient (`advantage`), running baselines and channels (`credit`), stop decisions (`stops`),
+    replays of messages (`counterfactual`, `messages`), and what an update has no column for (`score/<model>`,
+    `update/<model>`).
     """
     metrics = {}
     for name, value in stages.get("advantage", {}).items():
@@ -104,6 +105,10 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
         kind, _, role = name.partition("/")
         if kind == "baseline" and role:
             metrics[f"role/{slug(role)}/baseline"] = value
+        if kind == "channel":
+            channel, _, measure = role.rpartition("/")
+            metrics[f"credit/{slug(channel)}/{measure}"] = value
+    metrics |= _replay_metrics(stages)
     metrics |= {f"stop/{name}": value for name, value in stages.get("stops", {}).items()}
     if "reward" in (greedy := stages.get("greedy_reward", {})):
         metrics["greedy/reward_mean"] = greedy["reward"]
@@ -116,6 +121,22 @@ def measured_by_stages(stages: Mapping[str, Mapping[str, float]]) -> dict[str, f
                 f"model/{slug(model)}/{name}": measured[name] for name in MEASURES if name in measured
             }
     return _finite(metrics)
+
+
+def _replay_metrics(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Of replays of messages: what they took, and what they say by op."""
+    played = stages.get("counterfactual")
+    if played is None:
+        return {}
+    metrics = {
+        "counterfactual/replays": played["played"],
+        "counterfactual/failed": played["failed"],
+        "counterfactual/unequal": played["unequal"],
+        "counterfactual/tokens": played["tokens"],
+    }
+    if played["stored_tokens"]:
+        metrics["counterfactual/overhead"] = played["tokens"] / played["stored_tokens"]
+    return metrics | {f"counterfactual/{name}": value for name, value in stages.get("messages", {}).items()}
 
 
 def _greedy_metrics(episodes: TableRef) -> dict[str, float]:

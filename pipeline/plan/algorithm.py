@@ -47,6 +47,8 @@ def algorithms(
     method: Credit,
     measure: MeasureSection,
     stop_losses: Mapping[str, tuple[str, float]] = MappingProxyType({}),
+    *,
+    spans: bool = False,
 ) -> dict[str, Algorithm]:
     """The algorithm of each model by its id.
 
@@ -57,11 +59,12 @@ def algorithms(
         method: the credit method.
         measure: what is measured of each role.
         stop_losses: the loss of stop decisions and its weight, by model id.
+        spans: some credit counts on some tokens of a turn only.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    found = {model.model_id: _algorithm(model, advantage, credit, method, measure) for model in models}
+    found = {model.model_id: _algorithm(model, advantage, credit, method, measure, spans) for model in models}
     for model_id, (name, weight) in stop_losses.items():
         loss = replace(found[model_id].loss, stop_loss=name, stop_coefficient=weight)
         found[model_id] = replace(found[model_id], loss=loss)
@@ -69,14 +72,19 @@ def algorithms(
 
 
 def token_specs(
-    models: Iterable[ModelPlan], advantage: AdvantageSection, credit: str, method: Credit
+    models: Iterable[ModelPlan],
+    advantage: AdvantageSection,
+    credit: str,
+    method: Credit,
+    *,
+    spans: bool = False,
 ) -> dict[str, TokenSpec]:
     """How the turns of each model become token advantages; needs no checkpoint. See `algorithms`.
 
     Raises:
         UsageError: settings that contradict each other.
     """
-    return {model.model_id: _tokens(model, advantage, credit, method) for model in models}
+    return {model.model_id: _tokens(model, advantage, credit, method, spans) for model in models}
 
 
 def truncated_rule(credit: CreditSection) -> Truncated:
@@ -106,7 +114,12 @@ def leave_out_silent(credit: CreditSection, rewards: Collection[str]) -> LeaveOu
 
 
 def _algorithm(
-    model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit, measure: MeasureSection
+    model: ModelPlan,
+    advantage: AdvantageSection,
+    credit: str,
+    method: Credit,
+    measure: MeasureSection,
+    spans: bool,
 ) -> Algorithm:
     ppo = model.ppo
     try:
@@ -114,7 +127,7 @@ def _algorithm(
         schedule = ScheduleSpec(ppo.schedule, ppo.warmup_updates, ppo.total_updates, ppo.final_share)
     except UsageError as error:
         raise UsageError(f"[ppo] of model {model.model_id!r}: {error}") from None
-    tokens = _tokens(model, advantage, credit, method)
+    tokens = _tokens(model, advantage, credit, method, spans)
     engine = model.section.engine
     if not tokens.imitate and not engine_class(engine).is_sampled:
         raise UsageError(
@@ -173,7 +186,9 @@ def _without_kl(terms: RoleLoss) -> RoleLoss:
     return RoleLoss(terms.clip_low, terms.clip_high, None, terms.entropy_coefficient, terms.weight)
 
 
-def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit) -> TokenSpec:
+def _tokens(
+    model: ModelPlan, advantage: AdvantageSection, credit: str, method: Credit, spans: bool
+) -> TokenSpec:
     ppo = model.ppo
     imitate = ppo.loss == "supervised"
     # a credit method of the user's own is trusted until it gives a negative weight
@@ -204,6 +219,7 @@ def _tokens(model: ModelPlan, advantage: AdvantageSection, credit: str, method: 
         kl_control=control,
         bootstrap=advantage.bootstrap_cut,
         clip=advantage.clip,
+        spans=spans,
     )
 
 

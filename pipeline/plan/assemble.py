@@ -5,12 +5,13 @@ Everything that can be wrong is found here, before Ray starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, algorithms, leave_out_silent, truncated_rule
 from pipeline.plan.blocks import Schedule, load_schedule
+from pipeline.plan.channels import channel_mix, check_counterfactuals, has_spans, replay_stages, replays
 from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
@@ -92,6 +93,7 @@ def assemble(settings: Settings) -> Plan:
     engines, checkpoints = engine_specs(models, resolved.cluster, run.seed)
     check_templates(resolved, engines)
     method = credit_method(resolved)
+    check_counterfactuals(resolved)
     by_model = algorithms(
         resolved.trained,
         resolved.advantage,
@@ -99,6 +101,7 @@ def assemble(settings: Settings) -> Plan:
         method,
         resolved.measure,
         stop_losses(resolved),
+        spans=has_spans(channel_mix(resolved)),
     )
     trainers = {}
     for of_model in resolved.trained:
@@ -198,15 +201,15 @@ def _stages(
         stall_seconds=resolved.cluster.player_call_seconds,
     )
     needs_greedy = hooks_of(method, CreditHooks).needs_greedy
-    credited, partition = credited_stages(resolved, method), partition_stage(resolved)
+    credited = credited_stages(resolved, method, replays(resolved, method))
+    partition = partition_stage(resolved)
     reward = next(stage for stage in credited if isinstance(stage, RewardStage))
     valued, decided = stop_stages(resolved, reward, {spec.model_id: spec for spec in partition.models})
     return [
         sample,
         play,
         *([greedy_rollout(play)] if needs_greedy else []),
-        *credited,
-        *valued,
+        *_with_stops(credited, valued),
         partition,
         *decided,
         *update_stages(
@@ -219,18 +222,36 @@ def _stages(
     ]
 
 
-def credited_stages(resolved: Resolved, method: Credit) -> list[Stage]:
-    """The rewards of what was played, and who gets the credit."""
+def _with_stops(credited: Sequence[Stage], valued: Sequence[Stage]) -> list[Stage]:
+    """Stop decisions are valued after the credit, or before it where a channel of it reads what they were
+    worth."""
+    *before, credit = credited
+    if "stops" in credit.inputs:
+        return [*before, *valued, credit]
+    return [*credited, *valued]
+
+
+def credited_stages(resolved: Resolved, method: Credit, replayed: Sequence[Stage] = ()) -> list[Stage]:
+    """The rewards of what was played, and who gets the credit.
+
+    Args:
+        resolved: the settings.
+        method: the credit method.
+        replayed: stages that replay messages; what only looks at stored replays leaves them out.
+    """
     sections = measured_sections(resolved.rewards, resolved.workflow)
     rewards = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
     reward = RewardStage(rewards, truncated_rule(resolved.credit))
     return [
         reward,
         *([GreedyRewardStage(reward)] if hooks_of(method, CreditHooks).needs_greedy else []),
+        *replayed,
+        *replay_stages(resolved, reward),
         CreditStage(
             method,
             leave_out_silent(resolved.credit, rewards.names),
             mask_truncated=resolved.credit.truncated == "mask",
+            mix=channel_mix(resolved),
         ),
     ]
 

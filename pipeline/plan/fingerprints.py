@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from pipeline.plan.algorithm import Algorithm, truncated_rule
+from pipeline.plan.channels import channels_fingerprint, replays_fingerprint
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.plan.stopping import holds_stops, stop_fingerprints
 from pipeline.settings.schema import ModelSection, RewardSection
@@ -54,6 +55,7 @@ def fingerprints_of(
         "rollout": play,
         **({"greedy": play} if any(stage.name == "greedy" for stage in stages) else {}),
         **({"shift": {}} if any(stage.name == "shift" for stage in stages) else {}),
+        **({"counterfactual": replays_fingerprint(resolved, play)} if resolved.counterfactuals.ops else {}),
         **pure,
         **stop_fingerprints(resolved, play, pure["reward"]),
     }
@@ -111,7 +113,13 @@ def pure_fingerprints(
         "credit": {
             "credit": resolved.credit.fingerprint(),
             "source": source_hash(str(resolved.credit.use)),
+            **channels_fingerprint(resolved),
         },
+        **(
+            {"counterfactual_reward": reward, "messages": {"cheap": resolved.counterfactuals.cheap}}
+            if resolved.counterfactuals.ops
+            else {}
+        ),
         "partition": {
             "models": {spec.model_id: spec.fingerprint() for spec in partition.models},
             "frozen_roles": sorted(partition.frozen_roles),

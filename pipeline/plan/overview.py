@@ -23,6 +23,7 @@ from pipeline.plan.devices import Node
 from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.plan.memory import memory_report
 from pipeline.plan.stopping import stopping_words
+from pipeline.settings.training import CounterfactualsSection
 from pipeline.store.differences import differences, plain
 from pipeline.store.manifest import package_versions
 from pipeline.store.run import Run
@@ -79,6 +80,8 @@ def overview(
         "learning": {
             "credit": settings.credit.use,
             "credit_options": dict(settings.credit.options),
+            "channels": {section.label: section.weight for section in settings.credit.channels},
+            "replays": replay_values(settings.counterfactuals),
             "advantage": settings.advantage.use,
             "schedule": settings.schedule.use,
             "stopping": stopping_words(settings),
@@ -116,6 +119,13 @@ def _problems(plan: Plan, evaluation: Mapping[str, Any], nodes: list[Node] | Non
         asked if asked is None or asked.startswith("[evaluate]") else f"[evaluate]: {asked}",
     ]
     return [problem for problem in problems if problem]
+
+
+def replay_values(section: CounterfactualsSection) -> dict[str, Any] | None:
+    """What is replayed of an iteration; None where nothing is."""
+    if not section.ops:
+        return None
+    return {"ops": list(section.ops), "tokens": section.tokens, "alternatives": section.alternatives}
 
 
 def answer_problem(plan: Plan) -> str | None:

@@ -52,6 +52,7 @@ from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     LOSS_TERMS,
     AdvantageSection,
+    CounterfactualsSection,
     CreditSection,
     CriticSection,
     MeasureSection,
@@ -112,6 +113,7 @@ class Resolved:
     rollout: RolloutSection
     rewards: tuple[RewardSection, ...]
     credit: CreditSection  # with its method in `use`
+    counterfactuals: CounterfactualsSection
     schedule: ScheduleSection
     stopping: StoppingSection
     advantage: AdvantageSection
@@ -221,6 +223,7 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
         rollout=settings.rollout,
         rewards=settings.rewards,
         credit=settings.credit.model_copy(update={"use": settings.credit_method}),
+        counterfactuals=settings.counterfactuals,
         schedule=settings.schedule,
         stopping=settings.stopping,
         advantage=settings.advantage,

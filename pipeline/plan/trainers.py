@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.plan.algorithm import Algorithm, algorithms
+from pipeline.plan.channels import channel_mix, has_spans
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.plan.stopping import stop_losses
 from pipeline.settings.training import OPTIMIZER_KEYS, PpoSection, TrainerSection, TrustSection
@@ -64,6 +65,7 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
         method,
         resolved.measure,
         stop_losses(resolved),
+        spans=has_spans(channel_mix(resolved)),
     )
     specs, infos = {}, {}
     for plan in resolved.trained:

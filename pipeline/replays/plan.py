@@ -9,6 +9,7 @@ from typing import Any, Final
 from pipeline.plan.algorithm import token_specs
 from pipeline.plan.assemble import credit_method, credited_stages, partition_stage
 from pipeline.plan.blocks import SCHEDULE, only_models
+from pipeline.plan.channels import channel_mix, has_spans
 from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.resolve import Resolved, load_and_resolve
@@ -245,7 +246,10 @@ def _label_of(plan: ReplayPlan) -> str:
 def _pure(
     resolved: Resolved, method: Credit, *, with_tokens: bool
 ) -> tuple[list[Stage], dict[str, dict[str, Any]], tuple[TokenSpec, ...]]:
-    specs = token_specs(resolved.trained, resolved.advantage, str(resolved.credit.use), method)
+    specs = token_specs(
+        *(resolved.trained, resolved.advantage, str(resolved.credit.use), method),
+        spans=has_spans(channel_mix(resolved)),
+    )
     tokens = tuple(specs.values())
     partition = partition_stage(resolved)
     stages = [*credited_stages(resolved, method), partition]

@@ -17,6 +17,7 @@ from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
     AdvantageSection,
+    CounterfactualsSection,
     CreditSection,
     CriticSection,
     MeasureSection,
@@ -308,7 +309,7 @@ class ClusterSection(Section):
 
 
 class Settings(Section):
-    later = frozenset({"trust_region", "stopping", "replace"})
+    later = frozenset({"trust_region", "stopping", "counterfactuals", "replace"})
 
     run: RunSection = RunSection()
     """The run."""
@@ -328,6 +329,8 @@ class Settings(Section):
     """The rewards, in their order."""
     credit: CreditSection = CreditSection()
     """Returns and advantages of rewards."""
+    counterfactuals: CounterfactualsSection = CounterfactualsSection()
+    """What messages were worth."""
     ppo: PpoSection = PpoSection()
     """The update."""
     trust_region: TrustSection = TrustSection()

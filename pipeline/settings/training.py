@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from pipeline.settings.section import Amount, Count, Positive, Section, Share
+from pipeline.settings.section import Amount, Count, Name, Positive, Section, Share
 from stages.training.gradients.spec import MOST_DAMPING, Detail
 
 CLIP: Final = {"clip_low": 0.2, "clip_high": 0.2}
@@ -248,7 +248,53 @@ class CriticSection(Section):
     """First updates, in which the critic learns and the policy does not move."""
 
 
+class ChannelSection(Section):
+    """One channel of credit: what a unit of the team's work earned. The advantage that is trained on is the
+    sum of weight times value over all channels."""
+
+    use: str
+    """A channel that ships: credit (what credit.use gives), outcome, siblings, tool_calls, critical_path,
+    shapley, surprise, message, difference, stop; or package.module:Class of your own."""
+    name: Name | None = None
+    """Name of the channel in tables and metrics; without it, the last word of use."""
+    weight: float = 1.0
+    """Weight in the advantage; 0 keeps and shows the channel, and trains on nothing of it."""
+    options: dict[str, Any] = {}
+    """Options of the channel."""
+
+    @property
+    def label(self) -> str:
+        """The name of its rows in `credit_channels`."""
+        return self.name or self.use.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
+
+
+class CounterfactualsSection(Section):
+    """Replays of an iteration's plays with one message replaced: what was it worth? Off without ops."""
+
+    ops: tuple[Literal["resample", "drop", "null", "swap", "paraphrase", "mask"], ...] = ()
+    """What is done with a message: resample (the role says something else), drop, null (a placeholder), swap
+    (with another play of the task), paraphrase (a control), mask (for one recipient)."""
+    tokens: Positive | None = None
+    """Response tokens that the replays of one rollout may sample, on average; without it, every message is
+    replayed."""
+    alternatives: Positive = 1
+    """Resampled replies of each message."""
+    roles: tuple[str, ...] = ()
+    """Roles whose messages may be replaced; without it, all."""
+    explore: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of the tokens that is spread evenly over all messages; the rest goes where replays teach most."""
+    cheap: Literal["fitted", "team", "zero"] = "fitted"
+    """What a message is expected to be worth without its own replay: a line in its episode's team credit,
+    fitted to the replays of other tasks; that credit itself; or nothing."""
+    paraphrase: str | None = None
+    """A function that puts a text in other words, package.module:function, for paraphrase."""
+    placeholder: str = "(no message)"
+    """What null delivers."""
+
+
 class CreditSection(Section):
+    later = frozenset({"channels"})
+
     use: str | None = None
     """A credit method that ships, or package.module:name; without it, group_relative, and none with GAE."""
     options: dict[str, Any] = {}
@@ -260,3 +306,5 @@ class CreditSection(Section):
     """Whether groups whose returns are all equal are kept or left out."""
     silent_by: str | None = None
     """The reward that decides whether a group's plays are equal; without it, the return."""
+    channels: tuple[ChannelSection, ...] = ()
+    """Channels whose weighted sum is the advantage; without any, it is what the credit method gives."""

@@ -26,6 +26,7 @@ def overview_lines(overview: Values) -> list[str]:
     credit = f"{learning['credit']}{_options(learning['credit_options'])}"
     schedule = "" if learning["schedule"] == "simultaneous" else f", schedule {learning['schedule']}"
     lines.append(f"learning  credit {credit}, advantage {learning['advantage']}{schedule}")
+    lines += _channels(learning)
     lines += [f"            {model}: {_algorithm(values)}" for model, values in learning["models"].items()]
     if learning["stopping"]:
         lines.append(f"stopping  {learning['stopping']}")
@@ -89,6 +90,20 @@ def _holding(name: str, what: Values) -> str:
     working = [f"{part} {_gib(gib)}" for part, gib in what["working"].items()]
     text = f"{name} ({', '.join(kept)}; at work {', '.join(working) or 'no more'})"
     return text + (f", room for {what['sequences']:.0f} whole sequences" if "sequences" in what else "")
+
+
+def _channels(learning: Values) -> list[str]:
+    """What the advantage is a sum of, and what is replayed for it; nothing where credit is as it is."""
+    lines = []
+    if learning["channels"]:
+        parts = [f"{weight:g} × {name}" for name, weight in learning["channels"].items()]
+        lines.append(f"            advantage = {' + '.join(parts)}")
+    if replays := learning["replays"]:
+        tokens = replays["tokens"]
+        budget = "all of them" if tokens is None else f"about {tokens:,} tokens of each rollout"
+        times = f" × {replays['alternatives']}" if replays["alternatives"] > 1 else ""
+        lines.append(f"            messages are replayed by {', '.join(replays['ops'])}{times}: {budget}")
+    return lines
 
 
 def settings_lines(settings: Sequence[Setting]) -> list[str]:

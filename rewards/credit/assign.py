@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,18 @@ class Credited:
     groups: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Remixed:
+    """Other advantages of the usable turns, and what they are made of, both in the order of these turns."""
+
+    advantage: pl.Series
+    channels: pl.Series  # lists of (name, value), as in `CREDIT`; null is none
+
+
+Remix = Callable[[pl.DataFrame], Remixed]
+"""Makes other advantages of usable turns that have `return` and `advantage`."""
+
+
 def credit_turns(
     turns: pa.Table,
     episodes: pa.Table,
@@ -55,6 +67,7 @@ def credit_turns(
     *,
     mask_truncated: bool = False,
     greedy: Tables | None = None,
+    remix: Remix | None = None,
 ) -> Credited:
     """Return and advantage of every turn that has a reward; one row of `CREDIT` per turn, sorted by key.
 
@@ -70,6 +83,8 @@ def credit_turns(
     `greedy` are the turns, episodes and rewards of greedy plays of the same tasks, for a method that needs
     them (`CreditHooks.needs_greedy`). A turn that then has no advantage is excluded.
 
+    With `remix`, the advantages that are trained on are what it makes of the method's.
+
     Raises:
         SchemaError: the tables do not hold the same turns, or `method` returned other turns than it
             got, or a number that is not finite.
@@ -83,14 +98,22 @@ def credit_turns(
     }
     if not mask_truncated:
         left_out.clear()
+    channels = None
     if greedy is not None:
         left_out[NO_GREEDY] = usable["advantage"].is_null().to_numpy()
+    if remix is not None and usable.height:
+        remixed = remix(usable)
+        usable = usable.with_columns(remixed.advantage.alias("advantage"))
+        credited = credited.with_columns(remixed.advantage.alias("advantage"))
+        channels = remixed.channels
     if leave_out is not None:
         silent = leave_out.silent(usable.drop("advantage"), rewards, keys).with_columns(_silent=True)
         marked = usable.join(silent, on=TURN_KEYS, how="left", maintain_order="left")
         left_out[SILENT] = marked["_silent"].fill_null(False).to_numpy()
     kept = ~np.any([np.zeros(usable.height, np.bool_), *left_out.values()], axis=0)
-    return Credited(_table(frame, credited, left_out), _groups(usable.filter(pl.Series(kept)), keys))
+    return Credited(
+        _table(frame, credited, left_out, channels), _groups(usable.filter(pl.Series(kept)), keys)
+    )
 
 
 def _credited(method: Credit, usable: pl.DataFrame, greedy: Tables | None) -> pl.DataFrame:
@@ -134,7 +157,12 @@ def join_turns(turns: pa.Table, episodes: pa.Table, rewards: pa.Table) -> pl.Dat
     return joined.with_columns(right["reward"], right["no_reward_reason"])
 
 
-def _table(frame: pl.DataFrame, credited: pl.DataFrame, left_out: Mapping[str, Flags]) -> pa.Table:
+def _table(
+    frame: pl.DataFrame,
+    credited: pl.DataFrame,
+    left_out: Mapping[str, Flags],
+    channels: pl.Series | None = None,
+) -> pa.Table:
     """`CREDIT` for all turns of the frame; `credited` has those with a reward, in the same order, and
     `left_out`, by reason, says which of them are not trained on."""
     usable = frame["reward"].is_not_null().to_numpy()
@@ -145,11 +173,12 @@ def _table(frame: pl.DataFrame, credited: pl.DataFrame, left_out: Mapping[str, F
         if where.any():
             excluded = excluded.zip_with(~pl.Series(where), pl.Series([str(reason)]))
     nothing = CREDIT.field("channels").type.value_type
+    none = pa.ListArray.from_arrays(np.zeros(frame.height + 1, np.int32), pa.array([], nothing))
     columns = {
         **{key: frame[key].to_arrow() for key in TURN_KEYS},
         **{name: _spread(credited[name], usable) for name in ("return", "advantage")},
         "excluded": excluded.to_arrow(),
-        "channels": pa.ListArray.from_arrays(np.zeros(frame.height + 1, np.int32), pa.array([], nothing)),
+        "channels": none if channels is None else _spread_lists(channels, usable),
     }
     return pa.table(columns).cast(CREDIT)
 
@@ -160,6 +189,14 @@ def _spread(numbers: pl.Series, where: Flags) -> pa.Array:
     values[where] = numbers.to_numpy()  # null is NaN
     given[where] = numbers.is_not_null().to_numpy()
     return pa.array(values, mask=~given)
+
+
+def _spread_lists(lists: pl.Series, where: Flags) -> pa.Array:
+    """The lists at the rows where they belong, empty ones elsewhere."""
+    rows: list[Any] = [[] for _ in where]
+    for place, listed in zip(np.flatnonzero(where), lists.to_list(), strict=True):
+        rows[place] = listed or []
+    return pa.array(rows, CREDIT.field("channels").type)
 
 
 def _groups(usable: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:

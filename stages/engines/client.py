@@ -70,6 +70,10 @@ class EngineClient:
             )
         return self.renderer.render_after(chat, message)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `workflows.engine.EngineHooks`."""
+        return self.renderer.decode(token_ids)
+
     def special_tokens_in(self, messages: Sequence[Message]) -> int:
         """How many special tokens the contents of a chat spell; `render` encodes those as text."""
         return self.renderer.special_tokens_in(messages)

@@ -116,7 +116,11 @@ class PlayerActor:
 
     async def play_counterfactuals(self, job: Job) -> dict[str, Any]:
         """Play the episodes of a part of stored tables otherwise: see `players.counterfactuals`."""
-        return await play_job(self.player, job, self.slots)
+        return await play_job(self.player, job, self.slots, self._text_of)
+
+    def _text_of(self, model_id: str, token_ids: Sequence[int]) -> str | None:
+        """The text of ids of a model, for the places of characters; None where its engine can't say."""
+        return hooks_of(self.engines[model_id], EngineHooks).decode(token_ids)
 
     async def play_probes(self, job: ProbeJob) -> dict[str, Any]:
         """Play the probes of a part of an iteration's episodes: see `players.probes`."""

@@ -19,6 +19,9 @@ from workflows.trajectory import seed_for
 from workflows.vocabulary import WITH_A_REPLY, Event, Op
 
 Row = Mapping[str, Any]
+Candidate = tuple[Row, Intervention, Row | None, int]
+"""A turn, what could be delivered instead, its only recipient if there is one, and the tokens that it may
+take."""
 PLACEHOLDER: Final = "(no message)"
 
 
@@ -57,7 +60,7 @@ class Choosing:
         if Op.PARAPHRASE in self.ops and self.paraphrase is None:
             raise UsageError(
                 "paraphrase needs a function that puts a text in other words; name one with "
-                "--paraphrase package.module:function"
+                "--paraphrase, or counterfactuals.paraphrase: package.module:function"
             )
 
     def of_parts(self, count: int) -> Choosing:
@@ -110,7 +113,7 @@ def chosen(episodes: Mapping[str, Sequence[Row]], choosing: Choosing) -> list[Ch
     candidates = [
         (turn, intervention, recipient, cost)
         for rows in episodes.values()
-        for turn, intervention, recipient, cost in _candidates(rows, episodes, choosing)
+        for turn, intervention, recipient, cost in candidates_of(rows, episodes, choosing)
     ]
     total = sum(cost for *_, cost in candidates)
     budget = total if choosing.tokens is None else choosing.tokens
@@ -128,9 +131,9 @@ def _draw(seed: int, turn: Row, intervention: Intervention) -> float:
     return seed_for(seed, "interventions", *parts, *(intervention.recipient or ())) / 2**63
 
 
-def _candidates(
+def candidates_of(
     rows: Sequence[Row], episodes: Mapping[str, Sequence[Row]], choosing: Choosing
-) -> Iterator[tuple[Row, Intervention, Row | None, int]]:
+) -> Iterator[Candidate]:
     """The interventions that can be made in one episode, each with the tokens that it may take."""
     readers = readers_of(rows)
     for turn in rows:

@@ -16,6 +16,7 @@ from stages.token_advantages.importance import importance_ratios, importance_wei
 from stages.token_advantages.kl import kl_per_token
 from stages.token_advantages.ragged import Floats, kept_lengths, scatter, suffix_sums
 from stages.token_advantages.rows import Rows, on_last_token, per_token
+from stages.token_advantages.spans import beside_spans
 from stages.token_advantages.spec import TokenSpec
 from stages.token_advantages.whitening import together
 from workflows.errors import SchemaError
@@ -79,8 +80,11 @@ def summary_of(rows: Rows, spec: TokenSpec) -> pl.DataFrame:
     return summarise(spec.gae, keys, rewards, rows.scores["values"], rows.mask, rows.lengths, rows.bootstrap)
 
 
-def token_advantages(rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None) -> Tokens:
-    """Advantages before whitening. All rows must be usable; `carry` has `gae.CARRY` for each of them."""
+def token_advantages(
+    rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None, spans: pl.DataFrame | None = None
+) -> Tokens:
+    """Advantages before whitening. All rows must be usable; `carry` has `gae.CARRY` for each of them, and
+    `spans` the credit of some of them that counts on some of their tokens only."""
     mask, lengths = rows.mask, rows.lengths
     ratios = importance = None
     if spec.importance.correction != "none":
@@ -102,6 +106,8 @@ def token_advantages(rows: Rows, spec: TokenSpec, carry: pl.DataFrame | None) ->
         )
         return Tokens(advantages, scatter((advantages + values)[mask], mask), importance, kl, ratios)
     advantages = np.where(mask, per_token(rows.frame["advantage"].to_numpy(), lengths), 0.0)
+    if spans is not None and spans.height:
+        advantages -= np.where(mask, beside_spans(rows, spans), 0.0)
     if spec.reward_kl.is_on:  # each token pays for itself and for what follows it in its turn
         kept = kept_lengths(mask, lengths)
         advantages += scatter(suffix_sums(rewards[mask], kept, spec.gae.gamma), mask)

@@ -55,6 +55,7 @@ class TokenSpec:
     - `clip`: advantages are cut at this number and at its negative, after all else but `prefix`; None: never.
     - `prefix`: a row weighs as much as its context is likely today: table `prefix_weights/<model>` multiplies
       its advantages (`stages.shift`).
+    - `spans`: some credit counts on some tokens of a turn only (`stages.token_advantages.spans`).
     - `kl_control`: what steers the KL coefficients of the reward and of the loss; None leaves them fixed.
 
     Raises:
@@ -72,8 +73,9 @@ class TokenSpec:
     bootstrap: bool = False
     clip: float | None = None
     prefix: bool = False
+    spans: bool = False
 
-    later: ClassVar[frozenset[str]] = frozenset({"kl_control", "bootstrap", "clip", "prefix"})
+    later: ClassVar[frozenset[str]] = frozenset({"kl_control", "bootstrap", "clip", "prefix", "spans"})
     """Fields that a version after the first runs added: with their default they are in no fingerprint."""
 
     def __post_init__(self) -> None:
@@ -99,6 +101,12 @@ class TokenSpec:
             raise UsageError(
                 f"{where}importance_floor is {self.importance.floor} and importance_cap "
                 f"{self.importance.cap}; use 0 <= floor < cap"
+            )
+        if self.spans and (self.use == "gae" or self.imitate):
+            raise UsageError(
+                f"{where}credit in channels makes the advantages, which GAE and the supervised loss do not "
+                "take "
+                'from it; use [advantage] use = "from_credit" and another loss, or remove credit.channels'
             )
         if self.bootstrap and self.use != "gae":
             raise UsageError(f'{where}bootstrap needs a critic\'s values; set advantage.use = "gae"')
@@ -141,5 +149,5 @@ class TokenSpec:
     @property
     def does_something(self) -> bool:
         """Whether the result differs from the turn's advantage on each of its tokens."""
-        changed = self.whiten != "none" or self.clip is not None or self.prefix
+        changed = self.whiten != "none" or self.clip is not None or self.prefix or self.spans
         return bool(self.needs) or changed or self.imitate

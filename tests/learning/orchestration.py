@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 PARTS: Final = {
+    "messages": "tests.learning.messages",  # what a message was worth, and how fast a team learns by it
     "stop toy": "tests.learning.stop_toy",  # the algebra of stop credit, on numbers
     "stop game": "tests.learning.stop_game",  # when to stop, from random weights
 }

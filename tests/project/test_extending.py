@@ -52,6 +52,7 @@ def test_every_file_of_the_page_is_tried_and_every_section_has_a_trial() -> None
 
 def test_what_settings_name_can_be_loaded(acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the plan loads it, with the options that the page gives."""
+    from rewards.channels.loading import load_channel
     from rewards.loading import load_credit, load_reward
     from workflows.plugins import load_object
 
@@ -59,7 +60,9 @@ def test_what_settings_name_can_be_loaded(acme: Path, monkeypatch: pytest.Monkey
     raws = [tomllib.loads(block.text) for block in blocks("toml", PAGE)]
     rewards = [item for raw in raws for item in raw.get("rewards", [])]
     assert [load_reward(item["use"], item.get("options", {})) for item in rewards]
-    assert [load_credit(raw["credit"]["use"], {}) for raw in raws if "credit" in raw]
+    credits = [raw["credit"] for raw in raws if "credit" in raw]
+    assert [load_credit(credit["use"], {}) for credit in credits if "use" in credit]
+    assert [load_channel(channel["use"], {}) for each in credits for channel in each.get("channels", ())]
     paths = [raw["ppo"]["loss"] for raw in raws if "ppo" in raw] + [
         raw["data"]["format"] for raw in raws if "data" in raw
     ]

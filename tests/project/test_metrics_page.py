@@ -43,6 +43,10 @@ STOP_METRICS = (
     *("hindsight_utility", "probe_tokens"),
 )
 PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
+DIAGNOSTICS = (
+    *("messages", "replays", "unknown", "effect_mean", "effect_error", "changed_rate", "fidelity"),
+    *("within_context_variance", "harmful_rate", "influence"),
+)
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
@@ -119,9 +123,17 @@ def everything(folder: Path) -> dict[str, float]:
     stages["greedy"] = dict.fromkeys(("episodes", "episodes_failed", "response_tokens", "prompt_tokens"), 1.0)
     stages["greedy_reward"] = {"reward": 0.5}
     stages["stops"] = dict.fromkeys(STOP_METRICS, 1.0)
+    stages["credit"] |= {
+        f"channel/message/{m}": 1.0 for m in ("rows", "abs_mean", "gap_mean", "gap_abs_mean")
+    }
+    counted = ("played", "failed", "unequal", "tokens", "stored_tokens")
+    stages["counterfactual"] = dict.fromkeys(counted, 1.0)
+    stages["messages"] = {f"resample/{name}": 1.0 for name in DIAGNOSTICS}
     stages["score/plan"] = {"rows_bootstrapped": 2.0}
     stages["update/plan"] = dict.fromkeys(MEASURES, 1.0)
-    cost = cost_metrics(metrics, {"engine/base": 2**30, "trainer/base": 2**30}, {})
+    cost = cost_metrics(
+        metrics | measured_by_stages(stages), {"engine/base": 2**30, "trainer/base": 2**30}, {}
+    )
     gains = gain_of(*[pl.DataFrame({"task_id": ["t"], "sample": [0], "return": [r]}) for r in (0.0, 1.0)])
     metrics |= {f"shift/plan/{name}": value for name, value in (gains | {"pred_vs_real": 0.1}).items()}
     played = {name: value for name, value in metrics.items() if "/gradient_" not in name}

@@ -14,7 +14,7 @@ import pytest
 from stages.effects import effects
 from stages.players.choices import Choosing, chosen, episodes_of, key_of, ops_of, readers_of
 from stages.players.counterfactuals import NOT_THE_SAME, Job, play_job
-from stages.tables.parquet import TableRef, TableSink
+from stages.tables.parquet import Part, TableRef, TableSink
 from tests.support.replays import Stage, stored, team_of
 from workflows.errors import UsageError
 from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
@@ -50,13 +50,16 @@ def play_all(
     tables = written(folder / "stored", stage, plays)
     schemas = {"turns": TURNS, "episodes": EPISODES, "played_interventions": PLAYED_INTERVENTIONS}
     sinks = {name: TableSink(name, str(folder / name), schema) for name, schema in schemas.items()}
-    job = Job(0, tables["tasks"], tables["turns"], tables["episodes"], sinks, choosing)
+    receipt_uri = str(folder / "shards" / "00000.json")
+    job = Job(0, tables["tasks"], tables["turns"], tables["episodes"], sinks, choosing, receipt_uri)
 
     async def run() -> dict[str, Any]:
         return await play_job(stage.player, job, asyncio.Semaphore(4))
 
     receipt = asyncio.run(run())
-    frames = {name: pl.DataFrame(sink.ref([receipt["parts"][name]]).read()) for name, sink in sinks.items()}
+    frames = {
+        name: pl.DataFrame(sink.ref([Part(**receipt["parts"][name])]).read()) for name, sink in sinks.items()
+    }
     return frames, receipt
 
 

@@ -1,0 +1,103 @@
+"""Channels whose values other stages found: what messages, and decisions to stop, were worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from rewards.answers import refuse_unknown
+from rewards.channels.base import ChannelHooks, Frames, Unit
+from rewards.channels.units import with_agents
+from workflows.trajectory import TURN_KEYS
+from workflows.vocabulary import Op
+
+_OPS = tuple(str(op) for op in Op if op not in (Op.NONE, Op.PARAPHRASE))
+
+
+@dataclass(frozen=True, slots=True)
+class Message(ChannelHooks):
+    """What a message was worth against its replacement, doubly robust, on the tokens that readers got of it.
+
+    Read from the table `message_credit` of the counterfactual stage. With `resample` it is a policy gradient
+    without bias; other ops compare with what the policy would never say.
+
+    Options:
+        op: whose effects: one of `[counterfactuals] ops`.
+    """
+
+    unit: ClassVar[Unit] = "message"
+    tables: ClassVar[tuple[str, ...]] = ("message_credit",)
+    has_spans: ClassVar[bool] = True
+
+    op: str = "resample"
+
+    def __post_init__(self) -> None:
+        refuse_unknown("op", self.op, _OPS)
+
+    @property
+    def needs_ops(self) -> tuple[str, ...]:
+        return (self.op,)
+
+    def __call__(self, frames: Frames) -> pl.DataFrame:
+        return (
+            frames.tables["message_credit"]
+            .filter(pl.col("op") == self.op)
+            .select(
+                *TURN_KEYS,
+                member=pl.format("message {}", pl.col("turn_index")),
+                value="credit",
+                first_token="first_token",
+                end_token="end_token",
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(ChannelHooks):
+    """What the team earned beyond what it earns without one agent: the sum of what its messages were worth
+    against nothing (`op = "drop"`), on all turns of the agent.
+
+    Off the policy's own distribution: shaping beside other channels, not an advantage by itself.
+    Source: difference rewards, Wolpert and Tumer 2002.
+    """
+
+    unit: ClassVar[Unit] = "agent"
+    tables: ClassVar[tuple[str, ...]] = ("message_credit",)
+
+    @property
+    def needs_ops(self) -> tuple[str, ...]:
+        return (str(Op.DROP),)
+
+    def __call__(self, frames: Frames) -> pl.DataFrame:
+        worth = frames.tables["message_credit"].filter(pl.col("op") == str(Op.DROP))
+        turns = with_agents(frames).select(*TURN_KEYS, "agent")
+        joined = turns.join(
+            worth.select(*TURN_KEYS, "credit"), on=TURN_KEYS, how="left", maintain_order="left"
+        )
+        total = pl.col("credit").sum().over("episode_id", "agent")
+        known = pl.col("credit").is_not_null().any().over("episode_id", "agent")
+        return joined.filter(known).select(*TURN_KEYS, member="agent", value=total.filter(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(ChannelHooks):
+    """What a decision to stop, or to go on, was worth against what the policy does there on average.
+
+    With u the utility of a stop, c that of going on and p the probability of a stop (table `stops`):
+    (1 - p) (u - c) for a stop, -p (u - c) for going on. Decisions that were not the policy's, or of which one
+    side is not known, have no value.
+    """
+
+    unit: ClassVar[Unit] = "decision"
+    tables: ClassVar[tuple[str, ...]] = ("stops",)
+
+    def __call__(self, frames: Frames) -> pl.DataFrame:
+        known = pl.col("excluded").is_null() & pl.col("turn_index").is_not_null()
+        rows = frames.tables["stops"].filter(known).drop_nulls(["advantage", "stop_logprob"])
+        stop = pl.col("stop_logprob").exp()
+        share = pl.when("stop_taken").then(1 - stop).otherwise(-stop)
+        return rows.select(
+            *TURN_KEYS, member=pl.format("turn {}", pl.col("turn_index")), value=share * pl.col("advantage")
+        )

@@ -1,0 +1,320 @@
+"""What a message was worth: credit from a tenth of the tokens against a reference, and how fast a team
+learns.
+
+    say 0 ─┐
+    say 1 ─┼─ keep        one of the four messages decides what the team earns, another one in each task
+    say 2 ─┤
+    say 3 ─┘
+
+`correlation`: a scripted policy, whose messages are random words of known worth, and a keeper who does not
+listen in three of ten plays. The reference resamples every message 32 times; the stage's own choice, with 4
+alternatives and a tenth of these tokens, must correlate with it by 0.6 and better than the team's credit.
+`learning`: a model of random weights, in one run with the team's credit alone and in one with the credit of
+messages, from the same seeds; compared are iterations, and tokens with those of replays, until the team is
+right in four of five plays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from pipeline.run.cluster import start_ray
+from rewards.base import PlayedEpisode
+from stages.effects import effects
+from stages.message_credit import fit_of, merged_fits, message_credit
+from stages.players.choices import Choosing
+from stages.players.counterfactuals import Job, play_job
+from stages.tables.parquet import Part, TableSink
+from tests.learning.train import Learned, train
+from workflows.credit_tables import MESSAGES
+from workflows.engine import Message, Sampling
+from workflows.interventions import PLAYED_INTERVENTIONS
+from workflows.models import Model, ModelMap
+from workflows.playing.attempts import PlayLimits
+from workflows.playing.play import Player
+from workflows.roles import Role
+from workflows.script import ScriptWorkflow
+from workflows.team import Team
+from workflows.testing import ScriptedEngine
+from workflows.trajectory import EPISODES, REWARDS, TASKS, TURNS, rows_to_table
+from workflows.vocabulary import Op
+
+COURIERS: Final = 4
+SYMBOLS: Final = ("red", "green", "blue", "yellow")
+WORDS: Final = ("ba", "do", "ki", "lu")
+DEAF: Final = 0.3  # share of plays in which the scripted keeper does not listen
+GOAL_CORRELATION: Final = 0.6
+GOAL: Final = 0.8  # share of plays in which the learning team is right
+ITERATIONS: Final = 60
+ALTERNATIVES: Final = 32  # of the reference
+SHARE: Final = 0.1  # of its tokens
+
+
+def build() -> ScriptWorkflow:
+    """The game, for a model of the words of `tiny-words`."""
+
+    async def run(team: Team, task: Mapping[str, Any]) -> None:
+        async def say(branch: Team, _: int) -> Any:
+            return await branch.call("say", {"symbol": task["symbol"]})
+
+        said = await team.each(range(COURIERS), say)
+        await team.call("keep", {"words": " ".join(output.text for output in said)}, reads=said)
+
+    return ScriptWorkflow(
+        "couriers",
+        [
+            Role("courier", prompt="see {symbol} say", max_response_tokens=4, fixed_length=True),
+            Role("keeper", prompt="hear {words} name", max_response_tokens=8, fixed_length=True),
+        ],
+        run,
+        steps={"say": "courier", "keep": "keeper"},
+        answer_step="keep",
+    )
+
+
+def tasks(path: str) -> Iterator[dict[str, Any]]:
+    """Every symbol with every courier who may count. `path` is how many symbols there are."""
+    for split in ("train", "dev"):
+        for symbol in SYMBOLS[: int(path)]:
+            for which in range(COURIERS):
+                yield {
+                    "task_id": f"{symbol}-{which}-{split}",
+                    "split": split,
+                    "inputs": {"symbol": symbol, "which": which},
+                    "gold": {"answers": [WORDS[SYMBOLS.index(symbol)]]},
+                }
+
+
+def delivered(episode: PlayedEpisode) -> list[float | None]:
+    """1 for every turn where the courier who counts says the right word, else 0."""
+    branch = str(episode.inputs["which"])
+    said = next(t["response_text"] for t in episode.turns if t["step"] == "say" and t["branch"] == branch)
+    value = float(str(said).split()[:1] == [episode.gold["answers"][0]])
+    mine = set(episode.trainable())
+    return [value if place in mine else None for place in range(len(episode.turns))]
+
+
+def scripted(messages: Sequence[Message], sampling: Sampling) -> str:
+    """Couriers say any of the words; the keeper says whether he listens."""
+    luck = random.Random(sampling.seed)
+    if messages[-1]["content"].startswith("hear"):
+        return "deaf" if luck.random() < DEAF else "listens"
+    return luck.choice(WORDS)
+
+
+def earned(turns: Sequence[Mapping[str, Any]], which: int) -> float:
+    """What the scripted team earns: the place of the word that counts, from 0 to 1; deaf ones earn a half."""
+    if any(t["step"] == "keep" and t["response_text"] == "deaf" for t in turns):
+        return 0.5
+    said = next(t for t in turns if t["step"] == "say" and t["branch"] == str(which))
+    return WORDS.index(said["response_text"]) / (len(WORDS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """Correlations with the reference over all messages; intervals are of a bootstrap over tasks."""
+
+    seed: int
+    messages: int
+    tokens: int
+    reference_tokens: int
+    of_messages: float
+    of_team: float
+    low: float  # of the difference, 95 %
+    high: float
+
+    @property
+    def reached(self) -> bool:
+        cheap = self.tokens <= 1.1 * SHARE * self.reference_tokens
+        return cheap and self.of_messages >= GOAL_CORRELATION and self.low > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "reached": self.reached}
+
+    def line(self) -> str:
+        share = self.tokens / self.reference_tokens
+        return (
+            f"  correlation seed {self.seed}: {self.of_messages:.3f} by {share:.1%} of the reference's "
+            f"tokens, team credit {self.of_team:.3f}, difference {self.of_messages - self.of_team:+.3f} "
+            f"[{self.low:+.3f}, {self.high:+.3f}], {self.messages} messages   "
+            f"{'reached' if self.reached else 'short'}"
+        )
+
+
+def correlation(folder: str, seed: int, num_tasks: int = 24, plays: int = 4) -> Correlated:
+    """Message credit of one budget against the reference, through the product's own choice and credit."""
+    player = _player(seed)
+    which = {f"t{k:03d}": k % COURIERS for k in range(num_tasks)}
+    stored = []
+    for task_id, place in which.items():
+        task = {"task_id": task_id, "split": "train", "inputs": {"symbol": "red", "which": place}}
+        stored += [asyncio.run(player.play(task, iteration=0, sample=sample)) for sample in range(plays)]
+    reference, tokens = _credit(f"{folder}/reference-{seed}", player, stored, which, ALTERNATIVES, None, seed)
+    budget = round(SHARE * tokens)
+    found, spent = _credit(f"{folder}/budget-{seed}", player, stored, which, 4, budget, seed)
+    keys = ["episode_id", "turn_index"]
+    both = reference.select(*keys, "group_id", truth="effect").join(
+        found.select(*keys, "credit", "team"), on=keys
+    )
+    ours, team = (_correlation(both, name) for name in ("credit", "team"))
+    groups = both.partition_by("group_id", maintain_order=True)
+    luck, gaps = random.Random(seed), []
+    for _ in range(500):
+        drawn = pl.concat(luck.choices(groups, k=len(groups)))
+        gaps.append(_correlation(drawn, "credit") - _correlation(drawn, "team"))
+    low, high = np.quantile(gaps, [0.025, 0.975])
+    return Correlated(seed, both.height, spent, tokens, ours, team, float(low), float(high))
+
+
+def _player(seed: int) -> Player:
+    """The game with scripted models."""
+    workflow = build()
+    engines: Any = {role: ScriptedEngine(scripted, model_id=role) for role in workflow.roles}
+    models = {role: Model(role, engine.base_id, "scripted") for role, engine in engines.items()}
+    return Player(workflow, engines, ModelMap(models, {r: r for r in models}), {}, PlayLimits(), seed)
+
+
+def _credit(
+    folder: str,
+    player: Player,
+    stored: Sequence[Any],
+    which: Mapping[str, int],
+    alternatives: int,
+    tokens: int | None,
+    seed: int,
+) -> tuple[pl.DataFrame, int]:
+    """`message_credit` with the team's credit and the group, and the tokens that its replays took."""
+    rows = {
+        "tasks": [
+            {
+                **dict.fromkeys(TASKS.names, ""),
+                "task_id": t,
+                "inputs": json.dumps({"symbol": "red", "which": k}),
+            }
+            for t, k in which.items()
+        ],
+        "turns": [turn for play in stored for turn in play.turns],
+        "episodes": [play.episode for play in stored],
+        "rewards": [row for play in stored for row in _rewarded(play.turns, which)],
+    }
+    schemas = {"tasks": TASKS, "turns": TURNS, "episodes": EPISODES, "rewards": REWARDS}
+    refs = {}
+    for name, schema in schemas.items():
+        sink = TableSink(name, f"{folder}/{name}", schema)
+        refs[name] = sink.ref([sink.write_part(0, rows_to_table(rows[name], schema))])
+    plays = {"turns": TURNS, "episodes": EPISODES, "played_interventions": PLAYED_INTERVENTIONS}
+    sinks = {
+        name: TableSink(name, f"{folder}/plays/{name}", schema)
+        for name, schema in {**plays, "messages": MESSAGES}.items()
+    }
+    choosing = Choosing([Op.RESAMPLE], alternatives=alternatives, tokens=tokens, seed=seed)
+    job = Job(
+        *(0, refs["tasks"], refs["turns"], refs["episodes"], sinks, choosing, f"{folder}/plays/0.json"),
+        rewards=refs["rewards"],
+        explore=0.2,
+    )
+    receipt = asyncio.run(play_job(player, job, asyncio.Semaphore(64)))
+    made = {name: sink.ref([Part(**receipt["parts"][name])]).read() for name, sink in sinks.items()}
+    of_plays: dict[str, list[dict[str, Any]]] = {}
+    for turn in made["turns"].to_pylist():
+        of_plays.setdefault(turn["episode_id"], []).append(turn)
+    rewards = [row for turns in of_plays.values() for row in _rewarded(turns, which)]
+    played = pl.DataFrame(effects(made["played_interventions"], rows_to_table(rewards, REWARDS)))
+    messages = pl.DataFrame(made["messages"])
+    credit = message_credit(messages, played, "fitted", merged_fits([fit_of(messages, played)]))
+    keys = ["episode_id", "turn_index"]
+    of_team = messages.select(*keys, "group_id", team="cheap").unique(keys, maintain_order=True)
+    return pl.DataFrame(credit.table).join(of_team, on=keys), receipt["tokens"]
+
+
+def _rewarded(turns: Sequence[Mapping[str, Any]], which: Mapping[str, int]) -> list[dict[str, Any]]:
+    value = earned(turns, which[turns[0]["task_id"]])
+    keys = ("episode_id", "turn_index")
+    return [{**{key: turn[key] for key in keys}, "reward": value} for turn in turns]
+
+
+def _correlation(rows: pl.DataFrame, name: str) -> float:
+    return float(np.corrcoef(rows[name].to_numpy(), rows["truth"].to_numpy())[0, 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """Two runs of one seed: with the team's credit alone, and with the credit of messages."""
+
+    seed: int
+    team: Learned
+    messages: Learned
+    tokens: tuple[int, int]  # sampled until the end, those of replays too: team, messages
+
+    @property
+    def reached(self) -> bool:
+        return self.messages.reached and len(self.messages.curve) < len(self.team.curve)
+
+    def as_dict(self) -> dict[str, Any]:
+        runs = {"team": self.team.as_dict(), "messages": self.messages.as_dict()}
+        return {"seed": self.seed, **runs, "tokens": self.tokens, "reached": self.reached}
+
+    def line(self) -> str:
+        def told(run: Learned, tokens: int) -> str:
+            how = "" if run.reached else "not yet, "
+            return f"{how}{len(run.curve)} iterations to {run.last:.2f}, {tokens:,} tokens"
+
+        return (
+            f"  learning seed {self.seed}: team credit {told(self.team, self.tokens[0])}; message credit "
+            f"{told(self.messages, self.tokens[1])}   {'reached' if self.reached else 'short'}"
+        )
+
+
+ARMS: Final = {
+    "team": [],
+    "messages": [
+        'credit.channels=[{use="message", weight=4.0}]',
+        'counterfactuals={ops=["resample"], roles=["courier"]}',
+    ],
+}
+
+
+def learning(folder: str, seed: int) -> Faster:
+    """Both runs of a seed, until four of five plays are right, or to the end."""
+    runs, tokens = {}, []
+    for name, overrides in ARMS.items():
+        runs[name] = train(
+            name,
+            Path(__file__).with_name("messages.toml"),
+            overrides,
+            root=folder,
+            seed=seed,
+            iterations=ITERATIONS,
+            goal=GOAL,
+            window=3,
+        )
+        last = len(runs[name].curve) - 1
+        done = json.loads(
+            (Path(folder) / f"{name}-{seed}/iterations/{last:05d}/done.json").read_text("utf-8")
+        )
+        totals = (f"total/{kind}_tokens" for kind in ("sampled", "replayed"))
+        tokens.append(round(sum(done["metrics"].get(total, 0) for total in totals)))
+    return Faster(seed, runs["team"], runs["messages"], (tokens[0], tokens[1]))
+
+
+def run(folder: str, seeds: Sequence[int]) -> Iterator[Correlated | Faster]:
+    """Correlations of all seeds, then the runs of learning."""
+    import ray
+
+    for seed in seeds:
+        yield correlation(f"{folder}/correlation", seed)
+    start_ray("local", 0.2)
+    try:
+        for seed in seeds:
+            yield learning(f"{folder}/learning", seed)
+    finally:
+        ray.shutdown()
