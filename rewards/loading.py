@@ -32,6 +32,8 @@ BUILTIN_REWARDS: Final = {
     "aggregation_quality": "rewards.orchestration:AggregationQuality",
     "coordination_cost": "rewards.orchestration:CoordinationCost",
     "spawn_bonus": "rewards.orchestration:SpawnBonus",
+    "game_score": "rewards.game_score:GameScore",
+    "reasoning_gym": "rewards.reasoning_gym:ReasoningGym",
     "team_measure": "rewards.orchestration:TeamMeasure",
 }
 BUILTIN_CREDIT: Final = {

@@ -34,6 +34,13 @@ class ToolHooks:
     """Whether equal requests give equal results, and a call changes nothing. A replay of a stored episode
     then takes the stored result, as JSON has it, instead of a second call."""
 
+    one_episode: bool = False
+    """Whether each episode has one of its own: a game, a session on a machine. The tool is then called with a
+    seed of the episode, before the episode's first request, and gives what answers its requests: a plain
+    function, asked in threads, one request at a time. If that has `close()`, it is called once at the
+    episode's end, whatever the end is. Its results depend on the requests before, so a replay makes them
+    again."""
+
     def check_ready(self) -> None:
         """Called before a run starts.
 

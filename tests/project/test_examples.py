@@ -103,3 +103,22 @@ def isolated() -> bool:
 def test_every_built_in_workflow_has_an_example() -> None:
     used = {tomllib.loads(file.read_text("utf-8"))["workflow"]["use"] for file in FILES}
     assert used >= set(BUILTIN_WORKFLOWS) - {"single", "signal"}
+
+
+GAMES = sorted((FOLDER / "games").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", GAMES, ids=lambda file: file.stem)
+def test_an_example_with_a_package_of_its_own_is_complete(file: Path, tmp_path: Path) -> None:
+    """With stand-ins for the packages, whose family and game have other names."""
+    from tests.support.games import ARENA, GYM, stand_in
+
+    changes = {
+        "reasoning_gym": ["data.path=sums?train=60&dev=10&test=10", "evaluate.tasks=10"],
+        "textarena": ["workflow.options.game=Stones-v0"],
+    }
+    with stand_in(GYM, tmp_path / "gym"), stand_in(ARENA, tmp_path / "arena"):
+        overrides = [f'run.root="{tmp_path}"', *changes[file.stem]]
+        plan = assemble(load_settings(file, overrides))
+        assert plan.settings.run.name == file.stem
+    assert file.read_text("utf-8").startswith("# ")

@@ -98,6 +98,8 @@ CODE_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], int], Draft]]] = {
 MADE_FORMATS: Final[Mapping[str, str]] = {
     "signal": "workflows.teams.signal:tasks",
     "clues": "workflows.data.clues:tasks",
+    "reasoning_gym": "workflows.data.reasoning_gym:tasks",
+    "seeds": "workflows.teams.game:seeds",
 }
 # What a row of another one of these in the same file is read as; within one, the first row decides.
 FAMILIES: Final[Mapping[str, str]] = {

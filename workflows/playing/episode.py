@@ -37,6 +37,7 @@ from workflows.playing.columns import (
 )
 from workflows.playing.conversation import Conversations, Seat, first_prompt
 from workflows.playing.decision import decide, kept_columns
+from workflows.playing.opened import OpenedTool
 from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
@@ -84,6 +85,7 @@ class Episode:
         self._conversations = Conversations(record.precedes)
         self._called_off = set[TurnKey]()
         self._not_before = dict[TurnKey, float]()
+        self._opened: dict[str, OpenedTool] = {}  # by name: tools that live as long as this episode
 
     @property
     def full(self) -> bool:
@@ -322,7 +324,11 @@ class Episode:
         if turn.begun is not None:
             turn.begun()
         stored = self._base and self._base.call(turn.key, turn.row["tool"], turn.row["tool_request"])
-        if stored and (hooks.deterministic or (self._base and self._base.by_place)):
+        if stored and self._base and self._base.by_place:
+            return _kept_result(turn, stored)
+        if hooks.one_episode:
+            function = self._opened_tool(turn.row["tool"], function)
+        elif stored and hooks.deterministic:
             return _kept_result(turn, stored)
         if stored:
             turn.row["origin"] = Origin.REPLAYED
@@ -339,6 +345,19 @@ class Episode:
         text = self._json(result, f"the result of tool {turn.row['tool']!r}")
         turn.row.update(tool_result=text, status=Status.OK)
         return Output(result, "", True, turn.key)
+
+    def _opened_tool(self, name: str, tool: Callable[[Any], Any]) -> OpenedTool:
+        return self._opened.setdefault(name, OpenedTool(tool, self.seed("tool", name)))
+
+    async def close(self) -> None:
+        """Close the tools that this episode opened. One that can't be closed is a fault of the episode."""
+        while self._opened:
+            name, opened = self._opened.popitem()
+            try:
+                async with self._threads.slot() as slot, asyncio.timeout(self._limits.tool_timeout_seconds):
+                    await slot.run(opened.close, None)
+            except Exception as error:
+                self.record.fault(TurnKey("", 0, ""), f"closing tool {name!r}", error)
 
     async def _in_thread(
         self, turn: Turn, slot: Slot, function: Callable[[Any], Any], request: Any, seconds: float

@@ -145,6 +145,8 @@ class Player:
             if not clock.expired():
                 raise
             record.expired = True
+        finally:
+            await asyncio.shield(asyncio.ensure_future(episode.close()))
         played = record.close(stop_reason)
         return played if base is None else base.mark(played)
 
