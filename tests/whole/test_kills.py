@@ -111,7 +111,10 @@ def test_kill_9_inside_and_after_stages_loses_nothing(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)],
+)
 def test_a_stop_signal_releases_everything_and_the_run_goes_on(
     number: signal.Signals, code: int, scripted: Settings, tmp_path: Path
 ) -> None:

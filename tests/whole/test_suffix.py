@@ -131,6 +131,7 @@ def test_stopped_at_every_border_and_resumed_it_is_as_if_nothing_had_been(
         same(one, other)
 
 
+@pytest.mark.long
 def test_killed_in_the_rollout_and_in_the_update_of_block_1_it_is_as_if_nothing_had_been(
     whole: Whole, scripted: Settings, tmp_path: Path
 ) -> None:
