@@ -128,10 +128,12 @@ def tabulate(folder: str, adapter: Mapping[str, Any] | None, base: str) -> Float
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
     from stages.weights.adapters import AdapterSpec
     from stages.weights.lora import Adaptable, Share
 
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(base)
     if adapter is not None and folder:

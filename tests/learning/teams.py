@@ -54,11 +54,11 @@ class Found:
     told: str
     holds: bool | None
     values: dict[str, Any]
+    required: bool = False  # whether the proof falls short where it does not hold; else it is a finding
 
     @property
     def reached(self) -> bool:
-        """A proof reports what is so; one that says nothing has not reached its end."""
-        return self.holds is not None
+        return self.holds is True or not self.required
 
     def line(self) -> str:
         verdict = {True: "holds", False: "refuted", None: "not told"}[self.holds]
@@ -207,7 +207,9 @@ def _suffix(fresh: dict[int, Played], suffix: dict[int, Played]) -> Found:
     )
     same = None if half == math.inf else abs(mean) <= max(half, NOISE)
     holds = None if same is None else same and share <= MOST_TOKENS
-    return Found("suffix (proof 7)", told, holds, {"difference": mean, "half": half, "token_share": share})
+    return Found(
+        "suffix (proof 7)", told, holds, {"difference": mean, "half": half, "token_share": share}, True
+    )
 
 
 def _optimism(label: str, played: Sequence[Played]) -> Found:
@@ -245,7 +247,7 @@ def _radius(played: Sequence[Played]) -> list[Found]:
     if outside["without"] >= OUTSIDE:
         higher = scores["with"][0] >= scores["without"][0] - NOISE
         holds = outside["with"] <= INSIDE and accepted["with"] >= ACCEPTED and higher
-    return [Found("radius (proof 9)", told, holds, {"outside": outside, "accepted": accepted})]
+    return [Found("radius (proof 9)", told, holds, {"outside": outside, "accepted": accepted}, True)]
 
 
 def _estimates(updates: Sequence[Update]) -> list[Found]:
