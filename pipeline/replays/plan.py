@@ -108,7 +108,7 @@ class ReplayPlan:
                 replace(spec, prefix=True) if spec.model_id in weighed else spec for spec in tokens
             )
             stages = (*(s for s in stages if not isinstance(s, AdvantageStage)), AdvantageStage(tokens))
-            of_tokens = fingerprints["advantage"]
+            of_tokens = {m: of for m, of in self.fingerprints["advantage"].items() if m in models}
             marked = {m: {**of, "prefix": True} if m in weighed else of for m, of in of_tokens.items()}
             fingerprints["advantage"] = marked
         if "turns" in stored.shared:

@@ -1,4 +1,4 @@
-"""Schedules that weigh rows of stale plays, in whole runs: weights by hand from tables, replays, budgets."""
+"""Schedules that weigh rows of stale plays, in whole runs: weights by hand from the tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.replays.plan import replay_plan
-from pipeline.replays.replayer import replay
-from pipeline.replays.settings import overridden
-from pipeline.replays.source import Source
-from stages.base import Quiet
 from tests.whole.test_blocks import of_blocks
 from tests.whole.test_iteration import play
 from tests.whole.test_suffix import line
@@ -29,7 +24,7 @@ def weighted(raw: dict[str, Any], name: str, **options: Any) -> dict[str, Any]:
     return raw | {"trust_region": {"radius": 1000.0}, "ppo": {"learning_rate": 0.02, "epochs": 2}}
 
 
-def test_rows_weigh_what_the_updates_before_made_of_their_prefixes_and_a_replay_agrees(
+def test_rows_weigh_what_the_updates_before_made_of_their_prefixes(
     scripted: Callable[..., dict[str, Any]],
 ) -> None:
     run, (done,) = play(weighted(scripted(), "weighted"))
@@ -55,16 +50,3 @@ def test_rows_weigh_what_the_updates_before_made_of_their_prefixes_and_a_replay_
     assert done.metrics["shift/r2/lag_updates"] == 2
     assert 0 < done.metrics["shift/r2/ess_prefix"] < 1
     assert done.metrics["shift/r0/stale_gap"] == 0  # nobody had been updated before it
-    plan = replay_plan(Source(run), overridden(run, []), label="again", again=True)
-    assert replay(plan, [0], Quiet()).verified == 2 + 3 + 2  # rewards, credit, partitions, token advantages
-
-
-def test_a_budget_plays_again_as_often_as_shifts_ask_for_it(scripted: Callable[..., dict[str, Any]]) -> None:
-    for name, limits, plays in (
-        ("strict", {"min_ess": 1.0}, 3),
-        ("loose", {"min_ess": 0.0, "max_shift": 9.0}, 1),
-    ):
-        raw = weighted(scripted(), name, rollouts="budget", **limits)
-        run, (done,) = play(raw)
-        assert sum("turns" in block for block in of_blocks(run)) == plays
-        assert done.metrics["rollout/episodes"] == plays * 2 * 4
