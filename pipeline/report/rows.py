@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.report.choose import Chosen
-from pipeline.report.effects import effects_of
 from pipeline.report.pieces import Pieces
+from pipeline.store.effects import effects_of
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
 from pipeline.traces.course import Course, course_of

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline.traces.episode import Row, agents_of, sources_of
+from pipeline.traces.episode import WORKFLOW, Row, agents_of, sources_of
 from workflows.dag import Dag, Rates
 from workflows.vocabulary import Act, Event
 
@@ -70,6 +70,8 @@ def course_of(turns: Sequence[Row], rates: Rates = Rates()) -> Course:  # noqa: 
         [places[s] for s in sources_of(turn) if s in places and places[s] < place]
         for place, turn in enumerate(turns)
     ]
+    if any(turn.get("instance") for turn in turns):
+        sources = [sorted({*data, *order}) for data, order in zip(sources, _in_play(turns), strict=True)]
     weights = [rates.seconds(turn) for turn in turns]
     timed = any(weights)
     if not timed:  # as in traces that tell no tokens
@@ -90,6 +92,27 @@ def course_of(turns: Sequence[Row], rates: Rates = Rates()) -> Course:  # noqa: 
     return Course(tuple(lanes), marks, tuple(arrows), unit, dag.span, dag.work, dag.max_width)
 
 
+def _in_play(turns: Sequence[Row]) -> list[list[int]]:
+    """Where plays are spawned: the places of the turns that a play had behind it, read or not.
+
+    A play does one thing after another, but for its branches: they begin where it stands, and it goes on
+    when all are over. Where nobody is spawned, what was read says what waited for what.
+    """
+    last: dict[tuple[str | None, str], int] = {}  # of a play's branch
+    before = []
+    for place, turn in enumerate(turns):
+        play, branch = turn.get("instance"), turn.get("branch") or ""
+        inside = [at for (of, name), at in last.items() if of == play and name.startswith(f"{branch}.")]
+        inside += [at for (of, name), at in last.items() if of == play and not branch and name]
+        key: str | None = branch
+        while key and (play, key) not in last:
+            key = key.rpartition(".")[0]
+        own = last.get((play, key or ""))
+        before.append([*inside, *([] if own is None else [own])])
+        last[play, branch] = place
+    return before
+
+
 def _lanes(turns: Sequence[Row]) -> dict[int, str]:
     """Whose lane each turn is in: its agent's; a call of a tool in a branch is in that of who reads it there,
     so that calls side by side stand side by side."""
@@ -99,7 +122,12 @@ def _lanes(turns: Sequence[Row]) -> dict[int, str]:
         for source in turn.get("parents") or ():
             readers.setdefault(source, agents[turn["turn_index"]] if turn.get("branch") else "")
     lanes = dict(agents)
+    of_trunk = (agents[t["turn_index"]] for t in turns if t.get("role") and not t.get("instance"))
+    trunk = next(of_trunk, WORKFLOW)
+    spawns = any(turn.get("instance") for turn in turns)
     for turn in turns:
+        if spawns and agents[turn["turn_index"]] == WORKFLOW:  # what the trunk waited for, or noted
+            lanes[turn["turn_index"]] = trunk
         if turn["event"] == Event.TOOL and turn.get("branch"):
             lanes[turn["turn_index"]] = readers.get(turn["turn_index"]) or agents[turn["turn_index"]]
     return lanes
@@ -107,11 +135,11 @@ def _lanes(turns: Sequence[Row]) -> dict[int, str]:
 
 def _arrow(source: Row, target: Row, marks: dict[int, Mark], span: float) -> Arrow:
     first, second = marks[source["turn_index"]], marks[target["turn_index"]]
-    kind = _OF_SOURCE.get(source.get("act") or "")
-    if target.get("act") == Act.SPAWN and kind is None:
+    kind: Kind = "read"
+    if first.lane != second.lane:
+        kind = _OF_SOURCE.get(source.get("act") or "", "message")
+    elif target.get("act") == Act.SPAWN and target.get("decided_by") == source["turn_index"]:
         kind = "spawn"
-    if kind is None:
-        kind = "message" if first.lane != second.lane else "read"
     meets = abs(second.begin - first.end) <= _CLOSE * max(span, _CLOSE)
     return Arrow(
         source["turn_index"], target["turn_index"], kind, first.critical and second.critical and meets

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pipeline.metrics.iteration import iteration_metrics
 from pipeline.metrics.signs import Alarm
+from pipeline.store.effects import effects_of
 from pipeline.store.episodes import Played, find_episode, sample_episodes
 from pipeline.store.finished import Finished
 from pipeline.store.run import Run
@@ -41,9 +42,12 @@ def print_place(
     place = _place(shelf, index, episode)
     if episode is not None:
         shown = [_found(place, shelf.title(place.index), episode, full)]
+        effects = effects_of(shelf.run, place, frozenset([episode]))
         mark = [] if place.whole else [Text(f"{shelf.title(place.index)} is unfinished", "yellow")]
         data = transcript_dict(shown[0]) | ({} if place.whole else {"unfinished": True})
-        print_pages([*mark, *(transcript(p, full=full) for p in shown)], data, as_json)
+        data |= {"interventions": [row for rows in effects.values() for row in rows]} if effects else {}
+        by_turn = {index: rows for (_, index), rows in effects.items()}
+        print_pages([*mark, transcript(shown[0], full=full, effects=by_turn)], data, as_json)
         return
     view = stored_view(shelf, place)
     if index is None and (newer := newer_unfinished(shelf, place.index)):

@@ -7,7 +7,7 @@ indented.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -28,15 +28,23 @@ JSON_COLUMNS: Final = frozenset(
 )
 
 
-def transcript(played: Played, *, full: bool = False) -> RenderableType:
-    """One episode. `full` shows whole prompts and texts of any length."""
+def transcript(
+    played: Played, *, full: bool = False, effects: Mapping[int, Sequence[Row]] | None = None
+) -> RenderableType:
+    """One episode. `full` shows whole prompts and texts of any length.
+
+    Args:
+        effects: by turn_index, what counterfactual plays changed of its reply (`store.effects.effects_of`).
+    """
     blocks: list[RenderableType] = [_head(played.episode, played.evaluation), _task(played.task, full)]
     if (drawn := course_lines(played.turns)) is not None:
         blocks.append(Padding(drawn, (1, 0, 0, 2)))
     rewards_of, credit_of = _by_turn(played.rewards), _by_turn(played.credit)
     for turn in in_branches(played.turns):
         key = turn["turn_index"]
-        body = _turn_body(turn, rewards_of.get(key), credit_of.get(key), full)
+        body: RenderableType = _turn_body(turn, rewards_of.get(key), credit_of.get(key), full)
+        if changes := (effects or {}).get(key):
+            body = Group(body, *(Padding(Text(_change(c), "magenta"), (0, 0, 0, _INDENT)) for c in changes))
         blocks.append(Padding(Group(Text(), _turn_head(turn), body), (0, 0, 0, _INDENT * _depth(turn))))
     return Group(*blocks)
 
@@ -144,6 +152,18 @@ def _turn_body(turn: Row, reward: Row | None, credit: Row | None, full: bool) ->
     fields.add("reward", _reward(reward), "green")
     fields.add("credit", _credit(credit), "green")
     return Padding(fields.table, (0, 0, 0, _INDENT))
+
+
+def _change(effect: Row) -> str:
+    """What one counterfactual play of a reply says."""
+    alone = "" if effect["recipient"] is None else f" for turn {effect['recipient']} alone"
+    what = f"{effect['op']}{alone}"
+    if effect["skipped"] is not None:
+        return f"if {what}: not played, {visible(effect['skipped'])}"
+    if effect["return"] is None:
+        return f"if {what}: its play has no return"
+    changed = f"return {number(effect['return'])} instead of {number(effect['base_return'])}"
+    return f"if {what}: {changed}, so it was worth {effect['effect']:+.4g}"
 
 
 def _reward(row: Row | None) -> str | None:

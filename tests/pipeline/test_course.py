@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pipeline.cli.app import app
 from pipeline.report.write import write_report
 from pipeline.store.run import Run
 from pipeline.store.shelf import shelf_of
@@ -55,11 +59,13 @@ def test_lanes_are_agents_and_arrows_say_what_they_carry(run: Run) -> None:
     assert kinds == {
         (0, 1): "spawn",
         (0, 2): "spawn",
+        (1, 2): "read",
         (1, 3): "spawn",
         (2, 4): "spawn",
         (3, 5): "read",
         (4, 6): "read",
         (0, 7): "read",
+        (2, 7): "read",
         (5, 7): "return",
         (6, 7): "return",
     }
@@ -67,8 +73,9 @@ def test_lanes_are_agents_and_arrows_say_what_they_carry(run: Run) -> None:
 
 def test_the_critical_path_is_the_longest_in_modelled_time(run: Run) -> None:
     found = course(run)
-    assert [k for k, mark in found.marks.items() if mark.critical] == [0, 2, 4, 6, 7]
-    assert {(a.source, a.target) for a in found.arrows if a.critical} == {(0, 2), (2, 4), (4, 6), (6, 7)}
+    assert [k for k, mark in found.marks.items() if mark.critical] == [0, 1, 2, 4, 6, 7]
+    critical = {(a.source, a.target) for a in found.arrows if a.critical}
+    assert critical == {(0, 1), (0, 2), (1, 2), (2, 4), (4, 6), (6, 7)}
     assert found.span == pytest.approx(found.marks[7].end)
     assert (found.unit, found.width) == ("seconds", 2)
     longest = sum(m.end - m.begin for m in found.marks.values() if m.critical)
@@ -95,8 +102,6 @@ def test_without_tokens_turns_count(run: Run) -> None:
 
 
 def data_of(run: Run) -> Any:
-    import gzip
-    import re
 
     page = Path(write_report(run).file).read_text()
     packed = re.search(r'id="data">([^<]+)<', page)
@@ -130,7 +135,7 @@ def test_the_page_draws_it(run: Run, browser: Any) -> None:
     browser.click("#tab-episodes")
     names = "[...document.querySelectorAll('.lane-name')].map((name) => name.lastChild.textContent)"
     assert browser.run(names) == ["lead", "helper/0", "helper/1"]
-    assert browser.run("document.querySelectorAll('.mark.critical').length") == 5
+    assert browser.run("document.querySelectorAll('.mark.critical').length") == 6
     assert browser.run("document.querySelectorAll('.arrow.of-return').length") == 2
     assert "worth +0.75" in browser.text("#turn-3 .changes")
     assert "credit message" in browser.text("#turn-3 .earned")
@@ -138,3 +143,15 @@ def test_the_page_draws_it(run: Run, browser: Any) -> None:
     browser.run("document.getElementById('paint').dispatchEvent(new Event('input'))")
     assert browser.run("document.querySelectorAll('.mark[style*=fill]').length") == 8
     assert not browser.errors
+
+
+def test_show_draws_the_lanes_and_says_what_counterfactual_plays_changed(run: Run) -> None:
+    done = CliRunner().invoke(app, ["show", run.folder.url, "--episode", ID])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"helper/1 +█+◆", done.output)
+    assert "critical path" in done.output
+    assert "if drop: return 0.25 instead of 1, so it was worth +0.75" in done.output
+    assert "if null: not played, over the budget" in done.output
+    assert "(team 0.5, message -0.25)" in done.output
+    shown = CliRunner().invoke(app, ["show", run.folder.url, "--episode", ID, "--json"])
+    assert [i["op"] for i in json.loads(shown.stdout)["interventions"]] == ["drop", "null"]
