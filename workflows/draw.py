@@ -17,7 +17,8 @@ def text_lines(workflow: AnyWorkflow) -> list[str]:
     When the steps of an async function run is known to the function alone: it is named instead.
     """
     if isinstance(workflow, ScriptWorkflow):
-        return [f"{_function(workflow)} decides in Python which step comes next:", *_script_lines(workflow)]
+        head = f"{_function(workflow)} decides in Python which step comes next:"
+        return [head, *_script_lines(workflow), *_spawning_lines(workflow)]
     edges = workflow.edges
     rows = []
     for name in workflow.structure.order:
@@ -27,6 +28,23 @@ def text_lines(workflow: AnyWorkflow) -> list[str]:
         rows.append((name, _what(workflow, workflow.step_of[name]), "; ".join([after, *repeats])))
     widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
     return [f"{name:<{widths[0]}}  {what:<{widths[1]}}  {after}" for name, what, after in rows]
+
+
+def _spawning_lines(workflow: ScriptWorkflow) -> list[str]:
+    """What plays may spawn, where they may."""
+    if (spawning := workflow.spawning) is None:
+        return []
+    pace = spawning.pace
+    rates = ""
+    if pace.order == "modelled":
+        rates = (
+            f" ({pace.prompt_tokens_per_second:g} prompt and {pace.response_tokens_per_second:g} response "
+            f"tokens/s, {pace.tool_seconds:g} s a tool)"
+        )
+    return [
+        f"plays may spawn others: depth {spawning.max_depth}, {spawning.max_width} at a time, first by "
+        f"{pace.order} order{rates}"
+    ]
 
 
 def mermaid(workflow: AnyWorkflow) -> str:

@@ -25,6 +25,7 @@ BUILTIN_WORKFLOWS: Final = {
     "voting": "workflows.teams.voting:build",
     "evaluate_optimise": "workflows.teams.evaluate_optimise:build",
     "orchestrate_workers": "workflows.teams.orchestrate_workers:build",
+    "orchestrate": "workflows.teams.orchestrate:build",
     "reading": "workflows.teams.reading:build",
 }
 

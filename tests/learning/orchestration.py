@@ -12,6 +12,8 @@ from typing import Any, Final
 
 PARTS: Final = {
     "messages": "tests.learning.messages",  # what a message was worth, and how fast a team learns by it
+    "spawn game": "tests.learning.spawn_game",  # when spawning pays, from random weights
+    "random traces": "tests.learning.random_traces",  # 10,000 spawn trees, in half an hour
     "stop toy": "tests.learning.stop_toy",  # the algebra of stop credit, on numbers
     "stop game": "tests.learning.stop_game",  # when to stop, from random weights
 }

@@ -42,6 +42,7 @@ SHIPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "evaluate_optimise": ("evaluate_optimise", {"max_rounds": 3}, QUESTION),
     "conversations": ("evaluate_optimise", {"max_rounds": 3, "conversations": True}, PROBLEM | {"task": "x"}),
     "orchestrate_workers": ("orchestrate_workers", {"max_strategies": 2}, QUESTION),
+    "orchestrate": ("orchestrate", {"max_width": 2}, QUESTION),
 }
 """Every workflow that ships, by a name for tests: what it is, its options, and a task's inputs."""
 

@@ -8,7 +8,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workflows.acts import TRUNK
+from rewards.credit.assign import credit_turns
+from rewards.credit.group_relative import GroupRelative
+from rewards.format import Format
+from rewards.scoring.score import score_turns
+from rewards.scoring.weighted import WeightedReward, WeightedRewards
+from workflows.acts import TRUNK, acted
 from workflows.crew import Crew
 from workflows.engine import Message, Sampling
 from workflows.errors import InfraError
@@ -23,6 +28,8 @@ from workflows.roles import Role
 from workflows.script import ScriptWorkflow
 from workflows.state import Output
 from workflows.testing import ScriptedEngine
+from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
+from workflows.vocabulary import Act, Event, Status
 
 
 def workflow(order: str, depth: int = 2, width: int = 3) -> ScriptWorkflow:
@@ -139,3 +146,25 @@ class Trees:
         player = Player(self.workflow, {"team": engine}, models, {}, limits, self._seed)
         task = {"task_id": "tree", "split": "train", "inputs": {"seed": "go"}}
         return asyncio.run(player.play(task, iteration=0, sample=0, base=base))
+
+
+def check_accounts(played: Played) -> None:
+    """Rows in = rows out + excluded, by reason, from turns to credit; every spawned play ends once."""
+    turns, episodes = rows_to_table(played.turns, TURNS), rows_to_table([played.episode], EPISODES)
+    task = {"task_id": "tree", "split": "train", "source": "x", "inputs": "{}", "gold": "{}", "row_hash": ""}
+    tasks = rows_to_table([task], TASKS)
+    rewards = score_turns(tasks, turns, episodes, WeightedRewards((WeightedReward("format", 1.0, Format()),)))
+    credit = credit_turns(turns, episodes, rewards, GroupRelative()).table
+    assert credit.num_rows == rewards.num_rows == turns.num_rows
+    used = [row for row in credit.to_pylist() if row["excluded"] is None]
+    whole = played.episode["status"] == Status.OK
+    trained = [
+        row
+        for row in played.turns
+        if row["event"] == Event.LLM and row["status"] != Status.CALLED_OFF and whole
+    ]
+    assert {row["turn_index"] for row in used} == {row["turn_index"] for row in trained}
+    spawned = [play for each in acted(played.turns) if each.act == Act.SPAWN for play in each.recipients]
+    ended = [each.instance for each in acted(played.turns) if each.act == Act.RETURN]
+    ended += [play for each in acted(played.turns) if each.act == Act.CANCEL for play in each.recipients]
+    assert sorted(spawned) == sorted(ended)

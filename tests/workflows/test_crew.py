@@ -10,13 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.credit.assign import credit_turns
-from rewards.credit.group_relative import GroupRelative
-from rewards.format import Format
-from rewards.scoring.score import score_turns
-from rewards.scoring.weighted import WeightedReward, WeightedRewards
+from tests.learning import random_traces
 from tests.support.replays import content, stored
-from tests.support.spawn_trees import Trees
+from tests.support.spawn_trees import Trees, check_accounts
 from workflows.acts import TRUNK, acted
 from workflows.crew import Crew, OutOfBudget
 from workflows.engine import Message, Sampling
@@ -30,7 +26,6 @@ from workflows.roles import Role
 from workflows.script import ScriptWorkflow
 from workflows.state import Output
 from workflows.testing import play_once, without_times
-from workflows.trajectory import EPISODES, TASKS, TURNS, rows_to_table
 from workflows.vocabulary import Act, Ending, Event, Status
 
 Lead = Callable[[Crew, Output], Any]
@@ -315,23 +310,9 @@ def test_random_trees_are_played_again_from_their_rows(seed: int, order: str) ->
     assert trees.asked - before <= called_off
 
 
-def check_accounts(played: Played) -> None:
-    """Rows in = rows out + excluded, by reason, from turns to credit; every spawned play ends once."""
-    turns, episodes = rows_to_table(played.turns, TURNS), rows_to_table([played.episode], EPISODES)
-    task = {"task_id": "tree", "split": "train", "source": "x", "inputs": "{}", "gold": "{}", "row_hash": ""}
-    tasks = rows_to_table([task], TASKS)
-    rewards = score_turns(tasks, turns, episodes, WeightedRewards((WeightedReward("format", 1.0, Format()),)))
-    credit = credit_turns(turns, episodes, rewards, GroupRelative()).table
-    assert credit.num_rows == rewards.num_rows == turns.num_rows
-    used = [row for row in credit.to_pylist() if row["excluded"] is None]
-    whole = played.episode["status"] == Status.OK
-    trained = [
-        row
-        for row in played.turns
-        if row["event"] == Event.LLM and row["status"] != Status.CALLED_OFF and whole
-    ]
-    assert {row["turn_index"] for row in used} == {row["turn_index"] for row in trained}
-    spawned = [play for each in acted(played.turns) if each.act == Act.SPAWN for play in each.recipients]
-    ended = [each.instance for each in acted(played.turns) if each.act == Act.RETURN]
-    ended += [play for each in acted(played.turns) if each.act == Act.CANCEL for play in each.recipients]
-    assert sorted(spawned) == sorted(ended)
+def test_the_proof_of_many_traces_counts_what_it_plays() -> None:
+    (told,) = random_traces.run("", [0], traces=2)
+    assert told.traces == 2
+    assert not told.wrong
+    assert not told.reached  # two are not ten thousand
+    assert told.acts["spawn"] > 0

@@ -11,7 +11,7 @@ from workflows import trajectory as t
 from workflows.errors import TurnLimit, WorkflowError, describe
 from workflows.state import Place, TurnKey
 from workflows.structure import topological
-from workflows.vocabulary import Event, Origin, Status, StopReason
+from workflows.vocabulary import Act, Event, Origin, Status, StopReason
 
 
 @dataclass(slots=True)
@@ -77,7 +77,8 @@ class Record:
         self.modelled_seconds: float | None = None
         self.expired = False  # set before calls are cancelled because the episode's time is over
         self._max_turns = max_turns
-        self._rank = {step: i for i, step in enumerate(order)}
+        # spawns of one reply stand side by side, before the turns of what they spawned
+        self._rank = {Act.SPAWN.value: -1} | {step: i for i, step in enumerate(order)}
         self._turns: dict[TurnKey, Turn] = {}
         self._epoch = time.time()
         self._start = time.monotonic()

@@ -64,7 +64,12 @@ class TaskKind:
     @property
     def parser(self) -> Parser:
         """Reads an answer."""
-        return self.reads(StrictTags(self.tag) if self.name == "code" else Tag(self.tag))
+        return self.reads(self.plain_parser)
+
+    @property
+    def plain_parser(self) -> Parser:
+        """Reads an answer that has no thoughts around it."""
+        return StrictTags(self.tag) if self.name == "code" else Tag(self.tag)
 
     @property
     def right_reply(self) -> str:
