@@ -72,6 +72,11 @@ def training_of(source: Source, resolved: Resolved, method: Credit, indices: Seq
             that several versions sampled.
     """
     trainers = trainers_of(resolved, method)
+    if learners := [name for name, a in trainers.algorithms.items() if a.loss.stop_loss]:
+        raise UsageError(
+            f"run replay --update does not train stop decisions, which model {', '.join(learners)} learns "
+            f'from with stopping.use = "{resolved.stopping.use}"; leave --update out'
+        )
     check_importance(trainers, indices)
     refuse_others(source.run, folders_of(trainers.trainer_specs))
     return Training(trainers, indices[0], sampled_by(source, indices[0], list(trainers.trainer_specs)))

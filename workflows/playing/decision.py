@@ -21,10 +21,11 @@ from typing import Any, Final
 
 from workflows import trajectory as t
 from workflows.engine import Completion, Sampling, Weighed
-from workflows.errors import InfraError, UsageError
+from workflows.errors import InfraError, UsageError, WorkflowError
 from workflows.playing.speaker import Speaker
 from workflows.prompts import Prompt
 from workflows.roles import Role
+from workflows.state import Place, TurnKey
 from workflows.vocabulary import Act
 
 HELD_BACK: Final = "held_back"
@@ -59,6 +60,36 @@ def encoded(speaker: Speaker) -> list[list[int]]:
     """The ids of each option."""
     engine: Any = speaker.engine
     return [list(engine.encode(option)) for option in speaker.role.options]
+
+
+class StopsSaid:
+    """The turns of an episode that know of a stop decision: those that decided, and what was made of them."""
+
+    def __init__(self) -> None:
+        self._turns: set[TurnKey] = set()
+
+    def asked(self, role: Role, place: Place) -> None:
+        """A role is asked at a place.
+
+        A stop may decide the course of an episode and not stand in a prompt: what comes after a stop that was
+        held back must be what would have come without the question.
+
+        Raises:
+            WorkflowError: it is asked with what a stop decision said.
+        """
+        if known := sorted(self._turns & set(place.parents)):
+            step = known[0].step
+            raise WorkflowError(
+                f"step {place.key.step!r} gives role {role.name!r} what step {step!r} decided; a stop may "
+                "decide which steps come next, and may not stand in a prompt: leave it out of the inputs"
+            )
+        if role.decides == Act.STOP:
+            self._turns.add(place.key)
+
+    def pass_on(self, place: Place) -> None:
+        """A value is made at a place; made of a stop, it says as much as the stop."""
+        if self._turns & set(place.parents):
+            self._turns.add(place.key)
 
 
 async def decide(

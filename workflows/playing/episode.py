@@ -36,14 +36,14 @@ from workflows.playing.columns import (
     verdict,
 )
 from workflows.playing.conversation import Conversations, Seat, first_prompt
-from workflows.playing.decision import decide, kept_columns
+from workflows.playing.decision import StopsSaid, decide, kept_columns
 from workflows.playing.opened import OpenedTool
 from workflows.playing.record import Failure, Record, Turn
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import Slot, ToolThreads
 from workflows.prompts import Prompt, PromptTooLong
 from workflows.state import Output, Place, TurnKey
-from workflows.vocabulary import Act, Event, Origin, Status, StopReason
+from workflows.vocabulary import Event, Origin, Status, StopReason
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Episode:
     ):
         self.record = record
         self._hold_stops = hold_stops
-        self._stops: set[TurnKey] = set()  # turns that decided on a stop
+        self._stops = StopsSaid()
         self._speakers = speakers
         self._tools = tools
         self._versions = versions
@@ -103,9 +103,7 @@ class Episode:
             TurnFailed: when awaited.
         """
         speaker = _named(role, self._speakers, "role")
-        self._refuse_known_stop(role, place)
-        if speaker.role.decides == Act.STOP:
-            self._stops.add(place.key)
+        self._stops.asked(speaker.role, place)
         if self._base is not None:
             variables = self._base.inputs(place.key, variables)
         if not speaker.role.conversation:
@@ -116,26 +114,12 @@ class Episode:
         seat = self._conversations.seat(role, place.key)
         return self._guarded(turn, lambda: self._call_in_turn(turn, speaker, variables, seat))
 
-    def _refuse_known_stop(self, role: str, place: Place) -> None:
-        """A stop may decide the course of an episode and not stand in a prompt: what comes after a stop that
-        was held back must be what would have come without the question."""
-        if known := sorted(self._stops & set(place.parents)):
-            raise WorkflowError(
-                f"{where(place.key)} gives role {role!r} what {where(known[0])} decided; a stop may decide "
-                "which steps come next, and may not stand in a prompt: leave it out of the inputs"
-            )
-
-    def _pass_on_stop(self, place: Place) -> None:
-        """What is made of a stop says as much as the stop."""
-        if self._stops & set(place.parents):
-            self._stops.add(place.key)
-
     def tool(self, name: str, request: Any, place: Place) -> Coroutine[Any, Any, Output]:
         """Ask a tool; like `call`. A refused request gives an output that is not valid."""
         function = _named(name, self._tools, "tool")
         text = self._json(request, f"the request to tool {name!r}")
         turn = self.record.open(Event.TOOL, place)
-        self._pass_on_stop(place)
+        self._stops.pass_on(place)
         turn.row.update(tool=name, tool_request=text)
         return self._guarded(turn, lambda: self._tool(turn, function, request))
 
@@ -148,7 +132,7 @@ class Episode:
         text = self._json(value, "the computed value")
         turn = self.record.open(Event.CONTROL, place)
         turn.row.update(columns)
-        self._pass_on_stop(place)
+        self._stops.pass_on(place)
         if self._base is not None and self._base.computed(turn.key, text):
             turn.row["origin"] = Origin.COPIED
         now = self.record.now()

@@ -44,7 +44,6 @@ from workflows.errors import InfraError, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from stages.engines.torch.decoding import Row
-    from stages.engines.torch.weighing import Options
     from stages.weights.lora import Adaptable, Adapter
 
 _PREFILL_TOKENS = 8192  # padded tokens of one prefill: bounds its memory and how long decoding waits
@@ -67,6 +66,7 @@ class TorchServer(EngineKind):
         from transformers import AutoModelForCausalLM, GenerationConfig
 
         from stages.engines.torch.decoding import Batch
+        from stages.engines.torch.weighing import Weigher
 
         self.spec = spec
         self.version = spec.policy_version  # of the weights that all models share, or of the base
@@ -96,9 +96,7 @@ class TorchServer(EngineKind):
         )
         self._thread = ThreadPoolExecutor(1, "decode")  # the event loop stays free while a step runs
         self._serving: asyncio.Task[None] | None = None
-        self.to_weigh: deque[tuple[Options, asyncio.Future[list[list[float]]]]] = deque()
-        self.num_weighed = 0  # of them, in the forward pass that runs
-        self._weighing: asyncio.Task[None] | None = None
+        self.weigher = Weigher(self.model, self._thread, _PREFILL_TOKENS, self._put_in_charge)
         self._reloading = False
 
     @classmethod
@@ -198,11 +196,7 @@ class TorchServer(EngineKind):
 
         version, arrived = self.versions.get(model_id, self.version), time.monotonic()
         request = Options(model_id, list(prompt_token_ids), [list(o) for o in options], temperature or 1.0)
-        answer: asyncio.Future[list[list[float]]] = asyncio.get_running_loop().create_future()
-        self.to_weigh.append((request, answer))
-        if self._weighing is None or self._weighing.done():
-            self._weighing = asyncio.create_task(self._weigh())
-        logprobs = await answer
+        logprobs = await self.weigher.ask(request)
         self.counts["requests"] += 1
         self.counts["prompt_tokens"] += len(prompt_token_ids)
         mode = logprobs_mode_of(Sampling(1, temperature))
@@ -218,7 +212,7 @@ class TorchServer(EngineKind):
                 names or shapes are other ones. The engine then keeps what it has.
         """
         require_adapter(self.spec, weights.model_id)
-        running = len(self.answers) + self.num_weighed + len(self.to_weigh)
+        running = len(self.answers) + self.weigher.running
         if running or self._reloading:
             raise RunFailed(f"new weights while {running} requests run; wait for them first")
         self._reloading = True
@@ -244,11 +238,10 @@ class TorchServer(EngineKind):
         return dict(self.counts)
 
     async def close(self) -> None:
-        for task in (self._serving, self._weighing):
-            if task is not None:
-                task.cancel()
-        waiting: list[asyncio.Future[Any]] = [*self.answers.values(), *(a for _, a in self.to_weigh)]
-        for answer in waiting:
+        if self._serving is not None:
+            self._serving.cancel()
+        self.weigher.close()
+        for answer in self.answers.values():
             if not answer.done():
                 answer.set_exception(InfraError("the engine was closed"))
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -270,52 +263,6 @@ class TorchServer(EngineKind):
             else:
                 self._answer(finished, None)
             self.counts["seconds_busy"] += time.monotonic() - started
-
-    async def _weigh(self) -> None:
-        """Forward passes over what is to be weighed until nothing waits."""
-        from stages.engines.torch.weighing import option_logprobs
-
-        loop = asyncio.get_running_loop()
-        while self.to_weigh:
-            taken = self._admit_options()
-            self.num_weighed = len(taken)
-            requests = [request for request, _ in taken]
-            started = time.monotonic()
-            try:
-                found = await loop.run_in_executor(self._thread, self._weigh_now, option_logprobs, requests)
-            except Exception as error:
-                failure = InfraError(f"weighing options failed: {type(error).__name__}: {error}")
-                for _, answer in taken:
-                    if not answer.done():
-                        answer.set_exception(failure)
-            else:
-                for (_, answer), logprobs in zip(taken, found, strict=True):
-                    if not answer.done():
-                        answer.set_result(logprobs)
-            self.num_weighed = 0
-            self.counts["seconds_busy"] += time.monotonic() - started
-
-    def _admit_options(self) -> list[tuple[Options, asyncio.Future[list[list[float]]]]]:
-        """As many requests as one forward pass takes, in the order of arrival; at least one."""
-        taken: list[tuple[Options, asyncio.Future[list[list[float]]]]] = []
-        rows = longest = 0
-        while self.to_weigh:
-            request, answer = self.to_weigh[0]
-            rows += len(request.options)
-            longest = max(longest, len(request.prompt) + max(map(len, request.options)))
-            if taken and rows * longest > _PREFILL_TOKENS:
-                break
-            self.to_weigh.popleft()
-            if not answer.done():  # else its caller has left
-                taken.append((request, answer))
-        return taken
-
-    def _weigh_now(self, weigh: Any, requests: Sequence[Options]) -> list[list[list[float]]]:
-        if not requests:
-            return []
-        self._put_in_charge([request.model_id for request in requests for _ in request.options])
-        logprobs: list[list[list[float]]] = weigh(self.model, requests)
-        return logprobs
 
     def _admit(self) -> list[Row]:
         """Rows that may join now, in order of arrival: as many as batch, cache and one prefill hold."""

@@ -1,15 +1,20 @@
-"""How likely given continuations are: one padded forward pass over them, without a cache.
+"""How likely given continuations are: padded forward passes over them, without a cache.
 
 Shapes: B sequences (a prompt with one of its options), L their length, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from workflows.errors import InfraError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,91 @@ class Options:
     prompt: list[int]
     options: list[list[int]]
     temperature: float
+
+
+class Weigher:
+    """Requests that wait for a forward pass. Those that wait together share one, of at most `most_tokens`
+    padded tokens; it runs on the thread that decodes, between two of its steps.
+
+    `put_in_charge` is told, before each pass, the model id of each row in it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        thread: ThreadPoolExecutor,
+        most_tokens: int,
+        put_in_charge: Callable[[Sequence[str]], None],
+    ) -> None:
+        self.model, self.thread, self.most_tokens = model, thread, most_tokens
+        self.put_in_charge = put_in_charge
+        self._waiting: deque[tuple[Options, asyncio.Future[list[list[float]]]]] = deque()
+        self._in_pass = 0
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> int:
+        """Requests that are not answered yet."""
+        return self._in_pass + len(self._waiting)
+
+    async def ask(self, request: Options) -> list[list[float]]:
+        """By option the log-probability of each of its tokens.
+
+        Raises:
+            InfraError: the forward pass failed, or the engine was closed.
+        """
+        answer: asyncio.Future[list[list[float]]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        return await answer
+
+    def close(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+        for _, answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(InfraError("the engine was closed"))
+
+    async def _serve(self) -> None:
+        """Forward passes until nobody waits. An error of a pass fails the requests in it."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            taken = self._admit()
+            self._in_pass = len(taken)
+            try:
+                found = await loop.run_in_executor(self.thread, self._pass, [request for request, _ in taken])
+            except Exception as error:
+                failure = InfraError(f"weighing options failed: {type(error).__name__}: {error}")
+                for _, answer in taken:
+                    if not answer.done():
+                        answer.set_exception(failure)
+            else:
+                for (_, answer), logprobs in zip(taken, found, strict=True):
+                    if not answer.done():
+                        answer.set_result(logprobs)
+            self._in_pass = 0
+
+    def _admit(self) -> list[tuple[Options, asyncio.Future[list[list[float]]]]]:
+        """As many requests as one pass takes, in the order of arrival; at least one."""
+        taken: list[tuple[Options, asyncio.Future[list[list[float]]]]] = []
+        rows = longest = 0
+        while self._waiting:
+            request, answer = self._waiting[0]
+            rows += len(request.options)
+            longest = max(longest, len(request.prompt) + max(map(len, request.options)))
+            if taken and rows * longest > self.most_tokens:
+                break
+            self._waiting.popleft()
+            if not answer.done():  # else its caller has left
+                taken.append((request, answer))
+        return taken
+
+    def _pass(self, requests: Sequence[Options]) -> list[list[list[float]]]:
+        if not requests:
+            return []
+        self.put_in_charge([request.model_id for request in requests for _ in request.options])
+        return option_logprobs(self.model, requests)
 
 
 @torch.inference_mode()
