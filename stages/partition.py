@@ -390,7 +390,8 @@ def _per_model(
         metrics[f"partition/{model_id}/rows"] = its_rows.height
         metrics[f"partition/{model_id}/no_signal"] = float(silent)
         if not its_rows.height:
-            notes.append(f"model {model_id!r} has no usable turn; {_causes(excluded)}")
+            if DECIDED not in excluded:  # else it may learn from its decisions alone
+                notes.append(f"model {model_id!r} has no usable turn; {_causes(excluded)}")
         elif silent:
             notes.append(f"no signal: all {its_rows.height} turns of model {model_id!r} have the advantage 0")
     return metrics, notes

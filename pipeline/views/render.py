@@ -296,16 +296,15 @@ def _gradients(metrics: Mapping[str, float]) -> Table:
 
 
 _OF_STOPS: Final = {
-    "stop/utility": "utility of the policy",
-    "stop/best_fixed_utility": "of the best fixed point",
-    "stop/hindsight_utility": "of hindsight",
+    "stop/utility": "utility",
+    "stop/best_fixed_utility": "best fixed",
+    "stop/hindsight_utility": "hindsight",
     "stop/score": "score",
     "stop/cost": "cost",
     "stop/regret": "regret",
-    "stop/early_share": "too early",
-    "stop/late_share": "too late",
+    "stop/early_share": "early",
+    "stop/late_share": "late",
     "stop/price": "price",
-    "stop/probe_tokens": "tokens of probes",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipeline.metrics.iteration import iteration_metrics
+from pipeline.metrics.iteration import iteration_metrics, with_measured
 from pipeline.metrics.signs import Alarm
 from pipeline.store.effects import effects_of
 from pipeline.store.episodes import Played, find_episode, sample_episodes
@@ -87,11 +87,14 @@ def stored_view(shelf: Shelf, place: Finished) -> IterationView:
     shown = (
         place.measured if shelf.split is None else {n: place.tables[n] for n in _PLAYED if n in place.tables}
     )
+    metrics = iteration_metrics(shown, accounts, seconds)
+    if shelf.split is None:
+        metrics = with_measured(metrics, place.stage_metrics)
     return IterationView(
         run=shelf.name,
         iteration=index,
         title=shelf.title(index),
-        metrics=iteration_metrics(shown, accounts, seconds),
+        metrics=metrics,
         accounts=accounts,
         updates=update_summaries(place.tables),
         seconds=seconds,

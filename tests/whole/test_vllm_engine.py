@@ -121,26 +121,6 @@ def test_replies_are_what_was_sampled_and_logprobs_are_of_the_sampling_temperatu
     assert all(reply.num_cached_tokens > 0 for reply in again)  # the prefix cache was hit
 
 
-def test_options_are_weighed_as_they_are_sampled(engine: tuple[Any, EngineClient]) -> None:
-    """Options of one and of two tokens, against the logprobs of a reply that was sampled so."""
-    _, client = engine
-    prompt = client.render(chat(QUESTIONS[0]))
-
-    async def work() -> tuple[Completion, Any]:
-        said = await client.generate(prompt, Sampling(2, temperature=0.7, seed=3))
-        other = [t + 1 for t in said.token_ids]
-        options = [said.token_ids[:1], said.token_ids, other]
-        return said, await client.weigh(prompt, options, 0.7)
-
-    said, weighed = asyncio.run(work())
-    assert [len(one) for one in weighed.logprobs] == [1, 2, 2]
-    assert weighed.logprobs[0][0] == pytest.approx(said.logprobs[0], abs=0.02)
-    assert weighed.logprobs[1] == pytest.approx(said.logprobs, abs=0.02)
-    assert weighed.num_cached_tokens > 0
-    with pytest.raises(UsageError, match="two or more"):
-        asyncio.run(client.weigh(prompt, [said.token_ids], 0.7))
-
-
 def test_stops_limits_and_refusals_are_a_requests_own(engine: tuple[Any, EngineClient]) -> None:
     _, client = engine
     stopped, one, filtered, greedy = ask(
