@@ -10,6 +10,7 @@ from pipeline.plan.blocks import SCHEDULE, Block, Manifests, only_models
 from stages.advantage import AdvantageStage
 from stages.base import Stage
 from stages.sample import SampleStage
+from stages.shift import ShiftStage
 from workflows.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class Only:
         stages, fingerprints = only_models(plan.stages, plan.fingerprints, [self.models[index]])
         mark: dict[str, Any] = {"use": "only", "order": list(self.models)}
         marked = {stage.name: {**fingerprints[stage.name], SCHEDULE: mark} for stage in stages}
-        return Block(index, tuple(_part(s, begin, end, count) for s in stages), marked)
+        own = (_part(s, begin, end, count) for s in stages)
+        model = (self.models[index],)  # no other one was updated on these plays
+        cut = tuple(replace(s, updated=model) if isinstance(s, ShiftStage) else s for s in own)
+        return Block(index, cut, marked)
 
 
 def _part(stage: Stage, begin: int, end: int, count: int) -> Stage:

@@ -15,6 +15,7 @@ from pipeline.settings.reading import load_settings
 from pipeline.settings.replace import STEPS, ReplaceSection
 from pipeline.settings.schema import Settings
 from pipeline.store.run import Run
+from stages.base import check_chain
 from stages.sample import SampleStage
 from stages.update import UpdateStage
 from workflows.errors import UsageError
@@ -77,6 +78,15 @@ def test_only_the_models_that_are_named_are_trained_each_on_its_share_of_the_tas
     samples = [s for b in blocks for s in b.stages if isinstance(s, SampleStage)]
     assert [(s.offset, s.tasks_per_iteration, s.stride) for s in samples] == [(0, 2, 4), (2, 2, 4)]
     assert blocks[0].fingerprints["rollout"]["schedule"] == {"use": "only", "order": ["receiver", "sender"]}
+
+
+def test_blocks_of_a_team_that_is_aligned_read_no_table_that_they_do_not_write(tmp_path: Path) -> None:
+    settings = team(tmp_path, 'sharing.regime="separate"')
+    plan = in_turn(assemble(aligned(settings, "sender", ReplaceSection())), ["sender"])
+    block = plan.schedule.next_block(plan, 0, [])
+    assert block is not None
+    carried = {name: schema for s in block.stages for name, schema in s.inputs.items() if "before" in name}
+    check_chain(block.stages, carried)
 
 
 def test_models_that_are_not_trained_and_too_few_tasks_are_refused(tmp_path: Path) -> None:

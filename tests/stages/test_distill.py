@@ -5,11 +5,14 @@ import dataclasses
 import pytest
 
 from stages.training.loss.mixture import largest_exponent, mixture
+from stages.training.loss.spec import LossSpec
 from stages.training.spec import DistillSpec
 from tests.support.tiny_training import SMOOTH, partition, same, save, weights
 from workflows.errors import UsageError
 
 BOUND = 0.02
+# as `pipeline.replacement.lessons` starts a pupil: rows of other weights need no importance weights
+PUPIL = {**SMOOTH, "loss": LossSpec(name="supervised")}
 
 
 def test_a_lesson_of_nothing_is_refused() -> None:
@@ -49,7 +52,7 @@ def bare_step(tiny, teacher, ref):
     total.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     torch.optim.AdamW(model.parameters(), lr=0.5, eps=1.0, weight_decay=0.01).step()
-    return float(total), float(norm), moved, {k: v.detach() for k, v in model.state_dict().items()}
+    return float(total.detach()), float(norm), moved, {k: v.detach() for k, v in model.state_dict().items()}
 
 
 @pytest.mark.slow
@@ -63,7 +66,7 @@ def test_a_step_is_that_of_a_bare_loop_however_it_is_cut(start, tiny, tmp_path, 
     spec = DistillSpec(teacher, BOUND, passes=1, learning_rate=0.5)
     loss, norm, moved, expected = bare_step(tiny, teacher, partition(tmp_path / "p"))
     for shared, cut in ((True, (0,) * 6), (False, (0, 1, 1, 0, 0, 1))):
-        worker = start(shared_prefix=shared, **SMOOTH)
+        worker = start(shared_prefix=shared, **PUPIL)
         ref = partition(tmp_path / "p", cut=cut, version=7)  # whatever weights sampled the rows
         report = worker.distill(ref, spec)
         assert report.steps[0]["loss"] == pytest.approx(loss, rel=1e-4)
@@ -79,12 +82,12 @@ def test_passes_bring_the_newcomer_nearer_and_prompts_of_the_teacher_may_differ(
     ref = partition(tmp_path / "p")
     other.update(ref, 0)
     teacher = save(other, str(tmp_path / "teacher"), trainer_state=False) + "/weights"
-    worker = start(**SMOOTH)
+    worker = start(**PUPIL)
     spec = DistillSpec(teacher, BOUND, passes=8, learning_rate=0.5)
     report = worker.distill(ref, spec, prompts=partition(tmp_path / "q", version=3))
     losses = [step["loss"] for step in report.steps]
     assert [step["pass"] for step in report.steps] == list(range(8))
     assert losses[-1] < losses[0]
-    again = start(**SMOOTH)
+    again = start(**PUPIL)
     assert again.distill(ref, spec).steps == report.steps  # equal prompts, equal lessons
     assert dataclasses.asdict(report)["exponent"] < 1
