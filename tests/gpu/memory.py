@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from stages.training.spec import TrainerSpec
+from stages.weights.adapters import AdapterSpec
 from tests.gpu.outcome import Unmet
 
 TOLERANCE = 0.25
 
 
-def trainer(size: str, adapter_rank: int = 0) -> str:
+def trainer(size: str, adapter_rank: int = 0, num_gpus: float = 1.0) -> str:
     """One update of a model of this size, and the most memory that it took."""
     import torch
 
@@ -21,10 +24,15 @@ def trainer(size: str, adapter_rank: int = 0) -> str:
     from tests.support.tiny_training import NUM_TOKENS, partition
 
     with tempfile.TemporaryDirectory() as folder:
-        spec = spec_of(size, Path(folder), adapter_rank)
+        spec = replace(spec_of(size, Path(folder), adapter_rank, filled=True), num_gpus=num_gpus)
         worker = TrainWorker(spec, 0)
         worker.start(worker.listen(), 0, None)
-        worker.update(partition(f"{folder}/p"), 0)
+        report = worker.update(partition(f"{folder}/p"), 0)
+        if report.num_tokens != NUM_TOKENS:
+            raise Unmet(f"{report.num_tokens} of {NUM_TOKENS} tokens were trained on")
+        if not num_gpus:  # a processor's memory is another matter
+            worker.close()
+            return f"{report.num_tokens} tokens trained on"
         peak = torch.cuda.max_memory_reserved(0) / 2**30
         need = device_need(spec, describe_checkpoint(spec.checkpoint).parameters, NUM_TOKENS)
         worker.close()
@@ -59,13 +67,12 @@ def largest_for(device_gib: float) -> tuple[str, int]:
     raise Unmet(f"no trainer of 0.5 B or more fits on a device of {device_gib:.1f} GiB")
 
 
-def spec_of(size: str, folder: Path, adapter_rank: int):  # type: ignore[no-untyped-def]
+def spec_of(size: str, folder: Path, adapter_rank: int, *, filled: bool = False) -> TrainerSpec:
     """A trainer of one rank in bf16 on a GPU."""
-    from stages.training.spec import TrainerSpec
-    from stages.weights.adapters import AdapterSpec
     from stages.weights.resolve import resolve_checkpoint
     from tests.support.headers import SIZES, checkpoint_of
 
-    checkpoint = checkpoint_of(SIZES[size], folder / size, Path(resolve_checkpoint("tiny")))
+    tokenizer = Path(resolve_checkpoint("tiny"))
+    checkpoint = checkpoint_of(SIZES[size], folder / size, tokenizer, filled=filled)
     adapter = AdapterSpec(adapter_rank) if adapter_rank else None
     return TrainerSpec("m", "m", str(checkpoint), adapter, precision="bf16", num_gpus=1.0)

@@ -151,3 +151,11 @@ def test_the_trainer_is_compared_with_plain_torch_on_cpu_too() -> None:
     assert found.state == "ok", found.found
     assert "on cpu in fp32" in found.found
     assert kernels.trainer.__defaults__ == ("bf16", 1.0, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, pytest.param(16, marks=pytest.mark.long)])
+def test_models_without_weights_can_be_trained_for_their_memory(rank: int) -> None:
+    arguments = {"size": "small", "num_gpus": 0.0, "adapter_rank": rank}
+    found = in_a_process(Check("memory", "x", "memory:trainer", arguments=arguments), 120)
+    assert found.state == "ok", found.found
