@@ -136,12 +136,39 @@ class Rates:
 
 
 def dag_of(turns: Sequence[Mapping[str, Any]], rates: Rates) -> Dag:
-    """The graph of an episode's turns, in their order: what each read (`parents`) and what decided it."""
+    """The graph of an episode's turns in their order: what each read (`parents`), what decided it and, where
+    plays are spawned, what its own play did before it."""
     places = {turn["turn_index"]: place for place, turn in enumerate(turns)}
 
     def before(turn: Mapping[str, Any]) -> Iterable[int]:
         decided = turn.get("decided_by")
         return [*(turn["parents"] or ()), *(() if decided is None else (decided,))]
 
-    parents = [sorted({places[index] for index in before(turn) if index in places}) for turn in turns]
+    parents = [
+        sorted({*(places[index] for index in before(turn) if index in places), *order})
+        for turn, order in zip(turns, in_play(turns), strict=True)
+    ]
     return Dag(parents, [rates.seconds(turn) for turn in turns])
+
+
+def in_play(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Where plays are spawned: the places of the turns that a play had behind it, read or not.
+
+    A play does one thing after another, but for its branches: they begin where it stands, and it goes on
+    when all are over. Where nobody is spawned, what was read says what waited for what, and there are none.
+    """
+    if not any(turn.get("instance") for turn in turns):
+        return [[] for _ in turns]
+    last: dict[tuple[str | None, str], int] = {}  # of a play's branch
+    before = []
+    for place, turn in enumerate(turns):
+        play, branch = turn.get("instance"), turn.get("branch") or ""
+        inside = [at for (of, name), at in last.items() if of == play and name.startswith(f"{branch}.")]
+        inside += [at for (of, name), at in last.items() if of == play and not branch and name]
+        key: str | None = branch
+        while key and (play, key) not in last:
+            key = key.rpartition(".")[0]
+        own = last.get((play, key or ""))
+        before.append([*inside, *([] if own is None else [own])])
+        last[play, branch] = place
+    return before

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pipeline.traces.episode import WORKFLOW, Row, agents_of, sources_of
-from workflows.dag import Dag, Rates
+from workflows.dag import Dag, Rates, in_play
 from workflows.vocabulary import Act, Event
 
 Kind = Literal["spawn", "message", "return", "read"]
@@ -70,8 +70,7 @@ def course_of(turns: Sequence[Row], rates: Rates = Rates()) -> Course:  # noqa: 
         [places[s] for s in sources_of(turn) if s in places and places[s] < place]
         for place, turn in enumerate(turns)
     ]
-    if any(turn.get("instance") for turn in turns):
-        sources = [sorted({*data, *order}) for data, order in zip(sources, _in_play(turns), strict=True)]
+    sources = [sorted({*data, *order}) for data, order in zip(sources, in_play(turns), strict=True)]
     weights = [rates.seconds(turn) for turn in turns]
     timed = any(weights)
     if not timed:  # as in traces that tell no tokens
@@ -90,27 +89,6 @@ def course_of(turns: Sequence[Row], rates: Rates = Rates()) -> Course:  # noqa: 
     ]
     unit: Literal["seconds", "turns"] = "seconds" if timed else "turns"
     return Course(tuple(lanes), marks, tuple(arrows), unit, dag.span, dag.work, dag.max_width)
-
-
-def _in_play(turns: Sequence[Row]) -> list[list[int]]:
-    """Where plays are spawned: the places of the turns that a play had behind it, read or not.
-
-    A play does one thing after another, but for its branches: they begin where it stands, and it goes on
-    when all are over. Where nobody is spawned, what was read says what waited for what.
-    """
-    last: dict[tuple[str | None, str], int] = {}  # of a play's branch
-    before = []
-    for place, turn in enumerate(turns):
-        play, branch = turn.get("instance"), turn.get("branch") or ""
-        inside = [at for (of, name), at in last.items() if of == play and name.startswith(f"{branch}.")]
-        inside += [at for (of, name), at in last.items() if of == play and not branch and name]
-        key: str | None = branch
-        while key and (play, key) not in last:
-            key = key.rpartition(".")[0]
-        own = last.get((play, key or ""))
-        before.append([*inside, *([] if own is None else [own])])
-        last[play, branch] = place
-    return before
 
 
 def _lanes(turns: Sequence[Row]) -> dict[int, str]:

@@ -66,3 +66,23 @@ def test_time_goes_by_tokens_and_stated_rates_and_not_by_the_clock() -> None:
     dag = dag_of(turns, Rates(0.1, 0.01, 2.0, {"slow": 5.0}))
     assert dag.weights == [2.0, 5.0, 2.0, 0.0]
     assert dag.parents == [[], [0], [0], [1, 2]]
+
+
+def test_a_spawned_play_does_one_thing_after_another_and_plays_go_side_by_side() -> None:
+    def turn(index: int, instance: str | None, parents: list[int], tokens: int = 10) -> dict[str, object]:
+        branch = "" if instance is None else instance.partition("/")[2]
+        return {
+            **{"turn_index": index, "event": "llm", "parents": parents, "num_response_tokens": tokens},
+            **{"instance": instance, "branch": branch, "decided_by": None},
+        }
+
+    turns = [
+        turn(0, None, []),
+        turn(1, "helper/0", [0]),
+        turn(2, "helper/1", [0]),
+        turn(3, "helper/0", [0], 20),  # it has read nothing of what it said before, and comes after it
+        turn(4, None, [3, 2]),
+    ]
+    dag = dag_of(turns, Rates(token_seconds=0.1))
+    assert dag.parents == [[], [0], [0], [0, 1], [0, 2, 3]]
+    assert (dag.work, dag.span, dag.max_width) == (6.0, 5.0, 2)
