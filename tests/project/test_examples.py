@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from pipeline.plan.assemble import assemble
 from pipeline.run.execution import run_stages
 from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
-from stages.base import Quiet
+from pipeline.store.run import carried_tables
+from stages.base import Quiet, Stage, carried_of
 from stages.partition import DECIDED
 from workflows.loading import BUILTIN_WORKFLOWS
 
@@ -76,15 +78,17 @@ def test_an_example_plays_rewards_and_parts_its_turns(file: Path, tmp_path: Path
         and not isolated()
     ):
         pytest.skip("this machine has no bubblewrap")
-    stages = [stage for stage in plan.stages if stage.lease != "trainer"]
-    with session(replace(plan, stages=tuple(stages)), Quiet(), signals=False) as runner:
+    stages = _before_trainers(plan.stages)
+    with session(replace(plan, stages=stages), Quiet(), signals=False) as runner:
+        place = runner.run.iteration(0)
         done = run_stages(
-            [s for s in stages if s.name != "advantage"],
-            runner.run.iteration(0),
+            stages,
+            place,
             plan.fingerprints,
             what="the example",
             progress=Quiet(),
             fleet=runner.fleet,
+            tables=carried_tables(runner.run, place, stages),
         )
     for account in done.accounts:
         account.check()
@@ -94,6 +98,17 @@ def test_an_example_plays_rewards_and_parts_its_turns(file: Path, tmp_path: Path
     credited = done.tables["credit"].read(["excluded"])["excluded"]
     left = sum(account.excluded.get(DECIDED, 0) for account in done.accounts)
     assert rows + left == credited.null_count > 0  # all that is not left out, such as groups without signal
+
+
+def _before_trainers(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages that need no trainer, and nothing that a trainer writes."""
+    known: set[str] = set()
+    kept = []
+    for stage in stages:
+        if stage.lease != "trainer" and set(stage.inputs) - set(carried_of(stage)) <= known:
+            kept.append(stage)
+            known |= set(stage.outputs)
+    return tuple(kept)
 
 
 def isolated() -> bool:
