@@ -319,7 +319,7 @@ class Fleet:
         # what lies below the initial weights is of the model whose place this one took
         have = [v for v in self.checkpoints.checkpoint_versions(model_id) if first <= v <= want]
         start = max(have, default=first)
-        return start, self.checkpoint_uri(model_id, start) if have else None
+        return start, self.checkpoint_uri(model_id, start) if start > first else None
 
     def _start_trainer(self, model_id: str) -> TrainerGroup:
         """A trainer at the model's newest version: the one that was begun, or from its checkpoint, or from an

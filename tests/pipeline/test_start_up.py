@@ -89,7 +89,7 @@ class Started:
         saved: tuple[int, ...] = (),
         room: bool = True,
     ) -> Fleet:
-        specs = {m: SimpleNamespace(model_id=m, num_gpus=gpus[0]) for m in models}
+        specs = {m: SimpleNamespace(model_id=m, num_gpus=gpus[0], begins=0) for m in models}
         found = Fleet(
             checkpoints=Run(list(saved)),
             models=ModelMap(
