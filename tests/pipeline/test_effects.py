@@ -46,8 +46,8 @@ ACTIVE: dict[str, set[str]] = {
         *("weight_decay", "betas", "eps", "coherence_damping"),
     },
     "critic": set(),
-    "advantage": {"use", "whiten"},
-    "credit": {"use", "options", "truncated", "silent"},
+    "advantage": {"use", "whiten", "clip"},
+    "credit": {"use", "options", "truncated", "silent", "channels"},
     "sharing": {"regime"},
     "evaluate": {
         *("path", "split", "tasks", "samples", "temperature", "every", "rewards", "best", "solved_at"),
