@@ -75,6 +75,27 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "advantage.lam": [-0.1, 1.1],
     "advantage.turn_gamma": [1.1],
     "advantage.turn_lam": [1.1],
+    "advantage.clip": [0, -1],
+    "counterfactuals.tokens": [0],
+    "counterfactuals.alternatives": [0],
+    "counterfactuals.explore": [0, 1.1],
+    "replace.contexts": [0],
+    "replace.format_contexts": [0],
+    "replace.min_format": [-0.1, 1.1],
+    "replace.distill_kl": [0],
+    "replace.distill_passes": [0],
+    "replace.distill_learning_rate": [0],
+    "replace.align_iterations": [0],
+    "replace.radius": [0],
+    "replace.step_radius": [0],
+    "replace.anchor": [0],
+    "replace.settle_radius": [0],
+    "replace.eps": [-0.1],
+    "replace.confidence": [0.5, 1],
+    "cluster.nodes.count": [0, 1.5],
+    "cluster.nodes.gpus": [-1, 65],
+    "cluster.nodes.gpu_memory_gib": [-1],
+    "cluster.nodes.memory_gib": [-1],
     "critic.learning_rate": [-1],
     "critic.value_clip": [-1],
     "critic.coefficient": [-1],
@@ -158,7 +179,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
 }
 POSSIBLE = {  # any finite number works
     *("ppo.cov_low", "ppo.cov_high"),  # either sign; which is above which is test_algorithm's
-    *("rewards.weight", "evaluate.rewards.weight", "evaluate.solved_at"),
+    *("rewards.weight", "evaluate.rewards.weight", "credit.channels.weight", "evaluate.solved_at"),
     *(f"cluster.{name}_seconds" for name in ("ray_start", "engine_start", "engine_call", "player_start")),
     *(f"cluster.{name}_seconds" for name in ("player_call", "trainer_start", "update")),
 }
@@ -166,7 +187,7 @@ POSSIBLE = {  # any finite number works
 
 def setting(key: str, value: Any) -> dict[str, Any]:
     for step in reversed(key.split(".")):
-        value = {step: value}
+        value = [{step: value}] if key == f"cluster.nodes.{step}" else {step: value}
     return dict(value)
 
 

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PIPELINE = Path(__file__).parents[2] / "pipeline"
-MAY_READ_SETTINGS = ("settings/", "cli/", "plan/resolve.py")
+MAY_READ_SETTINGS = (
+    "settings/",
+    "cli/",
+    "plan/resolve.py",
+    "replacement/",
+)  # the last makes settings of runs
 MOST = 9  # where whole settings go in: to assemble, to plan a replay or a sweep, to rename a run
 
 

@@ -24,6 +24,7 @@ from workflows.trajectory import (
     TASKS,
     TURNS,
 )
+from workflows.vocabulary import Status
 
 
 def test_a_reward_goes_to_the_roles_and_steps_that_it_names() -> None:
@@ -92,7 +93,8 @@ def test_what_is_not_the_policys_doing_gives_no_reward_to_the_whole_episode(stat
             assert all(status in r["no_reward_reason"] for r in mine)
             assert len({r["no_reward_reason"] for r in mine}) == 1
         else:
-            assert [r["reward"] is None for r in mine] == [False, True, False]
+            unsaid = status == Status.CALLED_OFF and turns[2]["status"] == status  # a turn without a reply
+            assert [r["reward"] is None for r in mine] == [False, True, unsaid]
         assert [rows["t/1", i]["reward"] for i in (0, 1)] == [2.0, 2.0]
 
 

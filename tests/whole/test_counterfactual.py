@@ -121,7 +121,7 @@ def test_a_part_of_the_budget_takes_a_known_part_of_the_plays(run: Run, capsys: 
 def test_what_can_not_be_played_is_refused_before_anything_starts(run: Run) -> None:
     for options, words in (
         ({"ops": "dorp"}, "did you mean 'drop'"),
-        ({"ops": "paraphrase"}, "--paraphrase package.module:function"),
+        ({"ops": "paraphrase"}, "name one with --paraphrase"),
         ({"ops": "drop", "paraphrase": "builtins:str"}, "--paraphrase has no effect"),
         ({"ops": "drop", "alternatives": 3}, "--alternatives has no effect"),
         ({"ops": "drop", "tokens": 0}, "tokens = 0"),
