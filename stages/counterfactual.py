@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stages.base import BASE, Account, Context, StageResult
 from stages.lease import Lease
-from stages.parts import map_parts
+from stages.played_parts import play_parts
 from stages.players.actor import play_counterfactuals
 from stages.players.choices import Choosing
 from stages.players.counterfactuals import Job
@@ -76,30 +76,15 @@ class CounterfactualStage:
         choosing = self.choosing.of_parts(len(indices))
         sinks = {name.removeprefix(PLAYED): sink for name, sink in outputs.items() if name in self.outputs}
         receipts_folder = sinks["turns"].folder.rsplit("/", 1)[0] + f"/{SHARDS}"
-        jobs = [
-            Job(
+        jobs = {
+            k: Job(
                 *(k, tasks, turns, episodes, sinks, choosing, receipt_uri(receipts_folder, k)),
                 rewards=tables.get("rewards"),
                 explore=self.explore,
             )
             for k in indices
-        ]
-        players = context.fleet.players()
-        stall = self.stall_seconds
-
-        def play_one(index: int) -> dict[str, Any]:
-            return play_counterfactuals(players[index % len(players)], jobs[index], stall)
-
-        context.progress.start("counterfactual", len(indices), "part")
-        receipts = map_parts(
-            play_one,
-            indices,
-            num_cpus=0.01,
-            retries=0,
-            concurrency=min(8, len(indices)),
-            on_done=lambda done: context.progress.advance(tokens=done["tokens"]),
-        )
-        context.progress.finish()
+        }
+        receipts = play_parts(context, "counterfactual", jobs, play_counterfactuals, self.stall_seconds)
         return _result(receipts, list(self.outputs))
 
 

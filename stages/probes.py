@@ -15,7 +15,7 @@ import pyarrow as pa
 from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from stages.base import Context, StageResult
 from stages.lease import Lease
-from stages.parts import map_parts
+from stages.played_parts import play_parts
 from stages.players.actor import play_part_of_probes
 from stages.players.probes import ProbeJob
 from stages.reward import RewardStage
@@ -57,26 +57,12 @@ class ProbeStage:
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
     ) -> StageResult:
         indices = aligned_parts({name: inputs[name] for name in self.inputs})
-        players = context.fleet.players()
         tasks, turns, episodes = (inputs[name] for name in self.inputs)
         jobs = {
             k: ProbeJob(k, tasks, turns, episodes, outputs, self.samples, self.epsilon, self.seed)
             for k in indices
         }
-
-        def play_one(index: int) -> dict[str, Any]:
-            return play_part_of_probes(players[index % len(players)], jobs[index], self.stall_seconds)
-
-        context.progress.start("probe", len(indices), "part")
-        receipts = map_parts(
-            play_one,
-            indices,
-            num_cpus=0.01,
-            retries=0,
-            concurrency=min(8, len(indices)),
-            on_done=lambda done: context.progress.advance(tokens=done["tokens"]),
-        )
-        context.progress.finish()
+        receipts = play_parts(context, "probe", jobs, play_part_of_probes, self.stall_seconds)
         names = ("probes", "tokens", "failed", "differ")
         total = {name: sum(receipt[name] for receipt in receipts) for name in names}
         parts = {name: [receipt["parts"][name] for receipt in receipts] for name in _TABLES}

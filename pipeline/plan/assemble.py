@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.plan.algorithm import Algorithm, algorithms, leave_out_silent, truncated_rule
+from pipeline.plan.algorithm import Algorithm, leave_out_silent, truncated_rule
 from pipeline.plan.blocks import Schedule, load_schedule
-from pipeline.plan.channels import channel_mix, check_counterfactuals, has_spans, replay_stages, replays
+from pipeline.plan.channels import channel_mix, check_counterfactuals, replay_stages, replays
 from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
 from pipeline.plan.rewards import measured_sections, weighted_rewards
-from pipeline.plan.stopping import deciders, learns_stops, stop_losses, stop_stages
+from pipeline.plan.stopping import deciders, learns_stops, stop_stages
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
-from pipeline.plan.trainers import trainer_spec, update_stages
+from pipeline.plan.trainers import algorithms_of, trainer_spec, update_stages
 from pipeline.settings.schema import DataPath, Settings
 from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri
@@ -94,15 +94,7 @@ def assemble(settings: Settings) -> Plan:
     check_templates(resolved, engines)
     method = credit_method(resolved)
     check_counterfactuals(resolved)
-    by_model = algorithms(
-        resolved.trained,
-        resolved.advantage,
-        str(resolved.credit.use),
-        method,
-        resolved.measure,
-        stop_losses(resolved),
-        spans=has_spans(channel_mix(resolved)),
-    )
+    by_model = algorithms_of(resolved, method)
     trainers = {}
     for of_model in resolved.trained:
         engine = engines[of_model.model.base_id]

@@ -58,15 +58,7 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
     Raises:
         UsageError: settings that contradict each other, or initial weights that are not there.
     """
-    by_model = algorithms(
-        resolved.trained,
-        resolved.advantage,
-        str(resolved.credit.use),
-        method,
-        resolved.measure,
-        stop_losses(resolved),
-        spans=has_spans(channel_mix(resolved)),
-    )
+    by_model = algorithms_of(resolved, method)
     specs, infos = {}, {}
     for plan in resolved.trained:
         folder = resolve_checkpoint(plan.section.checkpoint)
@@ -75,6 +67,23 @@ def trainers_of(resolved: Resolved, method: Credit) -> Trainers:
         algorithm = by_model[plan.model_id]
         specs[plan.model_id] = trainer_spec(plan, folder, adapter, algorithm, resolved)
     return Trainers(resolved, by_model, specs, infos)
+
+
+def algorithms_of(resolved: Resolved, method: Credit) -> dict[str, Algorithm]:
+    """How each trained model learns; `method` is the credit method.
+
+    Raises:
+        UsageError: settings that contradict each other.
+    """
+    return algorithms(
+        resolved.trained,
+        resolved.advantage,
+        str(resolved.credit.use),
+        method,
+        resolved.measure,
+        stop_losses(resolved),
+        spans=has_spans(channel_mix(resolved)),
+    )
 
 
 def trainer_spec(

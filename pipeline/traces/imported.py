@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.traces.episode import Episode
 from pipeline.traces.extension import OVERRIDES
+from pipeline.traces.rows import IDENTITY
 from workflows.trajectory import to_json
 from workflows.vocabulary import Origin
 
@@ -48,6 +49,28 @@ class Imported:
         row.update(values)
         if changed:
             self.traced.setdefault(index, {}).setdefault(OVERRIDES, {}).update(changed)
+
+
+def own_episode(
+    trace_id: str, whole: Mapping[str, Any], rows: Mapping[str, Any], task_id: str = ""
+) -> Imported:
+    """An episode of Cadre's own, yet without turns: what `whole` and its `rows` say of it in its trace.
+
+    `task_id` is that of the trace, where no row has one.
+    """
+    episode = rows.get("episode", {})
+    imported = Imported(
+        trace_id=trace_id,
+        task_id=episode.get("task_id", task_id),
+        turns=[],
+        episode={k: v for k, v in episode.items() if k not in IDENTITY},
+        task=rows.get("task", {}),
+        identity={k: episode[k] for k in IDENTITY if k in episode},
+        evaluation=rows.get("evaluation"),
+        workflow=whole.get("workflow"),
+    )
+    imported.note(None, workflow=whole.get("workflow", {}), **whole.get("traced", {}))
+    return imported
 
 
 def settle(imported: Imported, temperature: float | None = None) -> Imported:

@@ -8,8 +8,7 @@ from typing import Any, Final
 from pipeline.traces.atif.foreign import foreign_atif
 from pipeline.traces.atif.write import CHATS, METRICS
 from pipeline.traces.extension import OURS, rows_from
-from pipeline.traces.imported import Imported, settle
-from pipeline.traces.rows import IDENTITY
+from pipeline.traces.imported import Imported, own_episode, settle
 from workflows.trajectory import to_json
 
 _ROLES: Final = {source: role for role, source in CHATS.items()}
@@ -34,19 +33,7 @@ def own_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_cadre(trajectory: Mapping[str, Any], whole: Mapping[str, Any]) -> Imported:
-    rows = rows_from(whole)
-    episode = rows.get("episode", {})
-    imported = Imported(
-        trace_id=str(trajectory.get("trajectory_id")),
-        task_id=episode.get("task_id", ""),
-        turns=[],
-        episode={k: v for k, v in episode.items() if k not in IDENTITY},
-        task=rows.get("task", {}),
-        identity={k: episode[k] for k in IDENTITY if k in episode},
-        evaluation=rows.get("evaluation"),
-        workflow=whole.get("workflow"),
-    )
-    imported.note(None, workflow=whole.get("workflow", {}), **whole.get("traced", {}))
+    imported = own_episode(str(trajectory.get("trajectory_id")), whole, rows_from(whole))
     names = {"trace_id": trajectory.get("trajectory_id"), "session_id": trajectory.get("session_id")}
     kept = {k: v for k, v in names.items() if v is not None}
     imported.note(None, trace={**imported.traced.get(None, {}).get("trace", {}), **kept})

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.traces.extension import OURS, rows_from
-from pipeline.traces.imported import Imported, settle
+from pipeline.traces.imported import Imported, own_episode, settle
 from pipeline.traces.names import IMPORTED, identifier
-from pipeline.traces.rows import IDENTITY
 from pipeline.traces.survey import words
 from pipeline.traces.survey.write import HELD, KEPT
 from rewards.scoring.table import NOT_AN_LLM_TURN
@@ -42,19 +41,7 @@ def _own(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_cadre(trace: Mapping[str, Any], whole: Mapping[str, Any]) -> Imported:
-    rows = rows_from(whole)
-    episode = rows.get("episode", {})
-    imported = Imported(
-        trace_id=trace["trace_id"],
-        task_id=episode.get("task_id", trace["task_id"]),
-        turns=[],
-        episode={k: v for k, v in episode.items() if k not in IDENTITY},
-        task=rows.get("task", {}),
-        identity={k: episode[k] for k in IDENTITY if k in episode},
-        evaluation=rows.get("evaluation"),
-        workflow=whole.get("workflow"),
-    )
-    imported.note(None, workflow=whole.get("workflow", {}), **whole.get("traced", {}))
+    imported = own_episode(trace["trace_id"], whole, rows_from(whole), trace["task_id"])
     by_id = {event["id"]: event for event in trace["events"]}
     for event in trace["events"]:
         own = _own(event)
