@@ -230,8 +230,8 @@ def start_browser(width: int = 1400, height: int = 900) -> Iterator[Browser]:
                 start_new_session=True,
             )
         try:
-            # a page that nobody drives goes on talking: with a bound on what is unread, or with pings that wait behind
-            # it, the connection would be given up between two tests
+            # a page that nobody drives goes on talking: with a bound on what is unread, or with pings
+            # that wait behind it, the connection would be given up between two tests
             address = _page_address(process, Path(profile), log)
             with connect(address, max_size=None, max_queue=None, ping_interval=None) as socket:
                 yield Browser(socket)
