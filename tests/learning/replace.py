@@ -10,7 +10,12 @@ language of its own. The sender of the second then takes the place of the first 
 - `aligned`: it is taught nothing, and learns its teammate's language in the team alone.
 - `imitated`: the newcomer has another vocabulary, so it is taught by the text of stored turns.
 
-With `--only` one of these. The gate is greedy, over the four symbols.
+The gate is greedy, over the four symbols.
+
+The same with adapters on a real model, SmolLM2-135M, is in `replace_reading`: `reading-swap` and
+`reading-taught`, with the first seed alone.
+
+With `--only` the cases whose name has that text.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from pipeline.store.fork import fork_run
 from pipeline.store.run import Run
 from stages.base import Quiet
 from stages.training.checkpoint import read_manifest
+from tests.learning import replace_reading as reading
 from tests.learning.train import EXAMPLES, train
 
 GOAL: Final = 0.9
@@ -58,6 +64,7 @@ CASES: Final = {
     "taught": (None, LESSON),
     "aligned": (["swap", "align", "settle"], ALONE),
     "imitated": (None, LESSON),
+    **reading.CASES,
 }
 """Steps (None: all) and settings of each case."""
 
@@ -85,7 +92,7 @@ class Replaced:
         alike = {None: "", True: ", next iteration as the parent's", False: ", next iteration DIFFERS"}
         word = "reached" if self.reached else "short"
         return (
-            f"  {self.name:<10} seed {self.seed}: {course}: {self.outcome}{alike[self.alike]}, "
+            f"  {self.name:<14} seed {self.seed}: {course}: {self.outcome}{alike[self.alike]}, "
             f"{self.seconds:.0f} s   {word}"
         )
 
@@ -100,9 +107,9 @@ def run(folder: str, seeds: Sequence[int], only: str = "") -> list[Replaced]:
     start_ray("local", 0.2)
     results = []
     try:
-        for seed in seeds:
+        for place, seed in enumerate(seeds):
             for case in CASES:
-                if only in case:
+                if only in case and not (place and case in reading.CASES):
                     results.append(play(case, folder, seed))
                     print(results[-1].line(), flush=True)
     finally:
@@ -112,13 +119,15 @@ def run(folder: str, seeds: Sequence[int], only: str = "") -> list[Replaced]:
 
 def play(case: str, folder: str, seed: int) -> Replaced:
     """One case; what an earlier call has finished is loaded."""
-    parent = team(folder, seed)
+    is_reading = case in reading.CASES
+    parent = reading.team(folder, seed) if is_reading else team(folder, seed)
+    stranger = reading.newcomer(folder, seed) if is_reading else newcomer(case, folder, seed)
     started = time.monotonic()
     steps, overrides = CASES[case]
     asked = asked_of(
         parent,
-        "sender",
-        newcomer(case, folder, seed),
+        reading.MODEL if is_reading else "sender",
+        stranger,
         name=f"{case}-{seed}",
         steps=steps,
         overrides=overrides,
@@ -128,9 +137,9 @@ def play(case: str, folder: str, seed: int) -> Replaced:
     )
     alike = None
     if state.outcome == ROLLED_BACK:
-        alike = goes_on_as_its_parent(asked.parent, asked.run)
+        alike = goes_on_as_its_parent(asked.parent, asked.run, reading.FIXED if is_reading else FIXED)
     rows = tuple(rows_of(asked, State(asked.run)))
-    wanted = ROLLED_BACK if case == "swap" else ACCEPTED
+    wanted = ROLLED_BACK if steps == ["swap"] else ACCEPTED
     return Replaced(case, seed, wanted, str(state.outcome), rows, time.monotonic() - started, alike)
 
 
@@ -163,15 +172,19 @@ def newcomer(case: str, folder: str, seed: int) -> str:
     return str(target)
 
 
-def goes_on_as_its_parent(parent: Run, run: Run) -> bool:
-    """Whether the next iteration of `run` has the tables and weights of the parent's next one."""
+def goes_on_as_its_parent(parent: Run, run: Run, fixed: Sequence[str]) -> bool:
+    """Whether the next iteration of `run` has the tables and weights of the parent's next one.
+
+    Args:
+        fixed: settings with which plays repeat bit for bit.
+    """
     twin = Run(parent.folder.url.rpartition("/")[0], f"{parent.name}-twin")
     if not twin.exists:
         fork_run(parent, twin.name)
     index = len(parent.iterations())
     made = []
     for each in (twin, run):
-        with session(assemble(stored_settings(each, each.name, FIXED)), Quiet(), signals=False) as runner:
+        with session(assemble(stored_settings(each, each.name, fixed)), Quiet(), signals=False) as runner:
             if runner.next_index() == index:
                 runner.run_iteration()
         each.read_info()
