@@ -96,7 +96,8 @@ class Stage(Protocol):
     the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
     `lease` says what it borrows of the fleet: "none" is nothing, "engine" the players, "trainer" trainers and
     their checkpoints. A stage may also have `carried`: inputs that are outputs of the iteration before, by
-    name; they have no parts in the first iteration.
+    name; they have no parts in the first iteration. It may also name kinds of inputs in `does_without`: these
+    have no parts where an older version of the code did not write them.
     """
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ class ShiftStage:
     name: str = "shift"
     folder: str = "shift"
     lease: Lease = "none"
+    does_without: ClassVar[tuple[str, ...]] = ("ratios",)  # of updates by an older version: none is known
 
     @property
     def inputs(self) -> dict[str, pa.Schema]:

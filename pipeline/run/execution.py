@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pipeline.run.lacking import inputs_of, lacking, made_again
 from pipeline.settings.program import again
 from pipeline.store.differences import differences, from_mark, plain, to_mark, without_budgets
 from pipeline.store.finished import Finished
@@ -49,8 +50,13 @@ def run_stages(
         remedy: what to do where finished work was made with other settings.
         notes: by stage name, what the manifest of one that is run notes beside its own notes.
 
+    A finished stage of an older version of the code may lack a table that today's stage writes: it is made
+    again where it borrows nothing, and else gone on without where nobody needs that table
+    (`pipeline.run.lacking`).
+
     Raises:
-        UsageError: a finished or begun stage was made with other settings or from other tables.
+        UsageError: a finished or begun stage was made with other settings or from other tables, or without a
+            table that is needed.
     """
     check_fingerprints(stages, place, fingerprints, what, remedy)
     started = time.monotonic()
@@ -58,14 +64,16 @@ def run_stages(
     manifests: dict[str, Manifest] = {}
     resumed: list[str] = []
     for stage in stages:
-        inputs = {t: known[t] for t in stage.inputs}
-        manifest = place.manifest(stage)
+        inputs = inputs_of(stage, known, stages, what, remedy)
+        manifest, note = place.manifest(stage), (notes or {}).get(stage.name)
         if manifest is not None:
             _check_inputs(stage, manifest, inputs, remedy)
+        if manifest is not None and stage.lease == "none" and (tables_lacking := lacking(stage, manifest)):
+            manifest, note = None, made_again(tables_lacking)
+        if manifest is not None:
             resumed.append(manifest.key)
         else:
             _prepare_folder(stage, place, inputs, fingerprints[stage.name], what, remedy)
-            note = (notes or {}).get(stage.name)
             manifest = _execute(stage, place, inputs, fingerprints[stage.name], progress, fleet, shared, note)
         manifests[manifest.key] = manifest
         known |= place.refs(stage, manifest)

@@ -24,6 +24,7 @@ from pipeline.plan.trainers import changed_loss, spec_of
 from pipeline.run.evaluation import evaluated
 from pipeline.run.execution import run_stages
 from pipeline.run.fleet import Fleet
+from pipeline.run.lacking import first_lacking, shared_tables
 from pipeline.run.peaks import note_peak, patience_is_spent
 from pipeline.run.recorder import Recorder
 from pipeline.run.redo import (
@@ -39,7 +40,7 @@ from pipeline.settings.names import slug
 from pipeline.settings.program import again, hint
 from pipeline.store.differences import dump
 from pipeline.store.evaluated import Evaluated, best_so_far, choosing_number
-from pipeline.store.finished import MARK, Finished, by_key, joined, of_block, united
+from pipeline.store.finished import MARK, Finished, by_key, joined, of_block
 from pipeline.store.place import IterationStore
 from pipeline.store.run import Run, carried_tables, finished_metrics
 from pipeline.store.runs import settings_changes
@@ -47,7 +48,7 @@ from pipeline.store.updates import are_silent, made_with, newest_version, prune_
 from pipeline.tracking.tracker import Tracker
 from pipeline.views.curves import curve_files, points_of
 from pipeline.views.output import print_lines
-from stages.base import Progress, check_chain, written_as
+from stages.base import Progress, check_chain
 from stages.engines.kinds import engine_class
 from stages.greedy import GREEDY
 from stages.tables.parquet import write_bytes
@@ -128,7 +129,8 @@ class Runner:
         having = [
             number for number, block in enumerate(blocks) if position_of(block.stages, stage) is not None
         ]
-        newest = max(having, default=len(blocks) - 1)
+        lacks = first_lacking(blocks, before, stage)
+        newest = max(having, default=len(blocks) - 1) if lacks is None else lacks
         return redo(self.run, places[newest], blocks[newest], stage, places[newest + 1 :])
 
     def _next_block(self, iteration: int, blocks: Sequence[Finished]) -> Block | None:
@@ -147,17 +149,15 @@ class Runner:
             done = of_block(place)
             return replace(done, resumed=tuple(done.manifests))
         named = f", block {place.block}" if place.block else ""
-        shared = {
-            table: united([before[earlier].tables[written_as(table)] for earlier in blocks])
-            for table, blocks in block.shared.items()
-        }
+        what = f"iteration {place.index}{named} of run {self.run.name!r}"
+        shared = shared_tables(block.stages, block.shared, [each.tables for each in before], what)
         check_chain(block.stages, {name: table.schema for name, table in shared.items()})
         self.fleet.expect(s.model.model_id for s in block.stages if isinstance(s, UpdateStage))
         return run_stages(
             block.stages,
             place,
             block.fingerprints,
-            what=f"iteration {place.index}{named} of run {self.run.name!r}",
+            what=what,
             progress=self.progress,
             fleet=self.fleet,
             tables=carried_tables(self.run, place, block.stages) | shared,

@@ -110,13 +110,16 @@ class IterationStore:
         return {t: TableSink(t, self._place(stage, t), schema) for t, schema in stage.outputs.items()}
 
     def refs(self, stage: Stage, manifest: Manifest) -> dict[str, TableRef]:
-        """The tables of a finished stage, checked to be all there.
+        """The tables of a finished stage, checked to be all there; without those that it did not write
+        when it was made (`pipeline.run.lacking`).
 
         Raises:
             CadreError: a file that the manifest lists is gone or has another size.
         """
         refs = {}
         for table, schema in stage.outputs.items():
+            if table not in manifest.tables:
+                continue
             place = self._place(stage, table)
             for part in manifest.tables[table]:
                 check_part(f"{place}/{part.name}", part)

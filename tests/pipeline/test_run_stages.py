@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.plan.blocks import Block
 from pipeline.run.execution import Finished, run_stages
+from pipeline.run.lacking import first_lacking, shared_tables
 from pipeline.store.run import IterationStore, Run
 from stages.base import Account, Context, Quiet, StageResult
 from stages.tables.parquet import TableRef, TableSink
@@ -51,6 +53,23 @@ class Doubles:
             (folder / "piece").touch()
             raise CadreError("it broke")
         return StageResult({self.name: [part]}, [Account(self.name, "row", 1 + self.lost, 1)])
+
+
+class Twice(Doubles):
+    """The same stage in newer code: it writes one more table."""
+
+    def __init__(self, name: str, more: str = "a_more", lease: str = "none") -> None:
+        super().__init__(name, lease=lease)
+        self.more = more
+        self.outputs = {**self.outputs, more: ROWS}
+        self.places = {**self.places, more: "more"}
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        result = super().run(inputs, outputs, context)
+        part = outputs[self.more].write_part(0, pa.table({"x": [2]}))
+        return StageResult({**result.parts, self.more: [part]}, result.accounts)
 
 
 @pytest.fixture
@@ -137,3 +156,70 @@ def test_a_budget_may_change_for_finished_and_for_begun_stages(place: IterationS
     assert finished or "piece" in stage.left
     with pytest.raises(UsageError, match=r"other settings: k: 1 → 2;"):
         run(place, stage, k=2, rollout={"max_failed_share": 0.9})
+
+
+def test_a_stage_of_older_code_that_borrows_nothing_is_made_again_for_a_table_that_it_lacks(
+    place: IterationStore,
+) -> None:
+    first, second = Doubles("a"), Doubles("b", reads="a")
+    run(place, first, second)
+    newer = Twice("a")
+    done = run(place, newer, second, Doubles("c", reads="a_more"))
+    assert (newer.runs, second.runs, done.resumed) == (1, 1, ("b",))
+    assert done.tables["c"].read()["x"].to_pylist() == [4]
+    assert "wrote no table a_more" in done.manifests["a"].notes[0]
+    assert run(place, newer, second, Doubles("c", reads="a_more")).resumed == ("a", "b", "c")
+
+
+def test_what_was_sampled_or_learned_is_not_made_again_and_a_reader_does_without_or_is_refused(
+    place: IterationStore,
+) -> None:
+    run(place, Doubles("a", lease="trainer"))
+    newer = Twice("a", lease="trainer")
+    assert run(place, newer).resumed == ("a",)  # nobody reads it
+    with pytest.raises(
+        UsageError, match=r"it was begun by an older version .* 'a' wrote no table 'a_more'.*redo a"
+    ):
+        run(place, newer, Doubles("b", reads="a_more"))
+
+
+class Empty(Doubles):
+    """A stage that counts what it reads, and has something to say without it."""
+
+    does_without = ("ratios",)
+
+    def run(
+        self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
+    ) -> StageResult:
+        rows = pa.table({"x": [inputs[self.reads or ""].rows]})
+        return StageResult({self.name: [outputs[self.name].write_part(0, rows)]})
+
+
+def test_a_reader_that_does_without_a_table_gets_it_without_rows(place: IterationStore) -> None:
+    run(place, Doubles("a", lease="trainer"))
+    done = run(place, Twice("a", "ratios/m", lease="trainer"), Empty("b", reads="ratios/m"))
+    assert done.tables["b"].read()["x"].to_pylist() == [0]
+
+
+def test_tables_of_earlier_blocks_are_there_or_done_without_or_refused(place: IterationStore) -> None:
+    reader, without = Doubles("b", reads="ratios/m"), Empty("c", reads="ratios/m")
+    shared = {"ratios/m": [0]}
+    assert shared_tables([without], shared, [{}], "it")["ratios/m"].parts == ()
+    with pytest.raises(
+        UsageError, match=r"'update/m' wrote no table 'ratios/m', and stage 'b' reads it.*redo update"
+    ):
+        shared_tables([reader, without], shared, [{}], "it")
+    made = TableRef("ratios/m", "", ROWS, ())
+    assert shared_tables([reader], shared, [{"ratios/m": made}], "it") == {"ratios/m": made}
+
+
+def test_redo_goes_to_the_first_block_whose_stage_lacks_a_table(place: IterationStore) -> None:
+    older, newer = Doubles("update/m"), Twice("update/m")
+    blocks = [Block(n, (newer,), {}) for n in (0, 1)]  # type: ignore[arg-type]
+    done = run(place, older)
+    assert first_lacking(blocks, [done, done], "update") == 0
+    assert first_lacking(blocks, [done, done], "score") is None
+    place.folder.remove("update")
+    whole = run(place, newer)
+    assert first_lacking(blocks, [whole, done], "update/m") == 1
+    assert first_lacking(blocks, [whole, whole], "update") is None

@@ -174,6 +174,15 @@ def test_stages_write_what_is_measured_and_advantages_are_weighed_by_it(tmp_path
     ]
     assert rows[0]["surrogate_cached"] == rows[0]["surrogate_fresh"] is not None
 
+    older = {**tables, "ratios/a": TableRef("ratios/a", "", RATIOS, ())}  # its update wrote none
+    assert shift.does_without == ("ratios",)
+    again = TableSink("shift", f"{tmp_path}/older", SHIFT)
+    unknown = again.ref(shift.run(older, {"shift": again}, Context(3)).parts["shift"]).read().to_pylist()
+    assert [(row["unscored"], row["shift_budget"], row["surrogate_cached"]) for row in unknown] == [
+        (0, 0.0, None),
+        (3, 0.25, None),
+    ]
+
     prefix = PrefixStage("b", ("a",), 1.5)
     sink = TableSink(prefix.table, f"{tmp_path}/prefix", PREFIX_WEIGHTS)
     result = prefix.run(tables, {prefix.table: sink}, Context(3))
