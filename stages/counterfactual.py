@@ -18,8 +18,9 @@ from stages.players.shards import SHARDS, receipt_uri
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from stages.waiting import LIMITS
 from workflows.credit_tables import MESSAGES
-from workflows.interventions import PLAYED_INTERVENTIONS
+from workflows.interventions import PLAYED_COALITIONS, PLAYED_INTERVENTIONS
 from workflows.trajectory import EPISODES, REWARDS, TASKS, TURNS
+from workflows.vocabulary import Op
 
 PLAYED: Final = "counterfactual_"  # what begins the names of the tables of plays within an iteration
 
@@ -60,8 +61,9 @@ class CounterfactualStage:
     def outputs(self) -> dict[str, pa.Schema]:
         prefix = PLAYED if self.within else ""
         plays = {f"{prefix}turns": TURNS, f"{prefix}episodes": EPISODES}
+        games = {"played_coalitions": PLAYED_COALITIONS} if Op.SHAPLEY in self.choosing.ops else {}
         messages = {"messages": MESSAGES} if self.within else {}
-        return {**plays, "played_interventions": PLAYED_INTERVENTIONS, **messages}
+        return {**plays, "played_interventions": PLAYED_INTERVENTIONS, **games, **messages}
 
     @property
     def places(self) -> dict[str, str]:
@@ -110,6 +112,8 @@ def _result(receipts: Sequence[Mapping[str, Any]], tables: Sequence[str]) -> Sta
         )
     if total["failed"]:
         notes.append(f"{total['failed']} plays failed, so that they have no return")
+    if "played_coalitions" in parts and not sum(part.rows for part in parts["played_coalitions"]):
+        notes.append("no set of inputs was played: no chosen reply reads two others or more")
     account = Account("counterfactual", "intervention", total["chosen"], played, skipped)
     metrics = {name: float(value) for name, value in total.items()} | {"played": float(played)}
     return StageResult(parts, [account], metrics, notes)

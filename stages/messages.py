@@ -12,7 +12,7 @@ import pyarrow as pa
 from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from stages.base import Account, Context, StageResult
 from stages.counterfactual import PLAYED
-from stages.effects import effects
+from stages.effects import effects_of_part
 from stages.lease import Lease
 from stages.message_credit import (
     HEARD,
@@ -29,7 +29,7 @@ from stages.parts import map_parts
 from stages.reward import RewardStage
 from stages.tables.parquet import TableRef, TableSink, aligned_parts
 from workflows.credit_tables import MESSAGE_CREDIT, MESSAGES
-from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
+from workflows.interventions import COALITIONS, INTERVENTIONS, PLAYED_COALITIONS, PLAYED_INTERVENTIONS
 from workflows.trajectory import REWARDS, TURNS
 
 
@@ -78,9 +78,11 @@ class MessagesStage:
 
     Args:
         cheap: what a message is expected to be worth without its own replays (`stages.message_credit`).
+        games: whether there are sets of inputs (`stages.effects`).
     """
 
     cheap: Cheap = "fitted"
+    games: bool = False
 
     name: str = "messages"
     folder: str = "messages"
@@ -91,6 +93,7 @@ class MessagesStage:
         return {
             "messages": MESSAGES,
             "played_interventions": PLAYED_INTERVENTIONS,
+            **({"played_coalitions": PLAYED_COALITIONS} if self.games else {}),
             f"{PLAYED}rewards": REWARDS,
             "turns": _TURNS,
             f"{PLAYED}turns": _TURNS,
@@ -98,11 +101,13 @@ class MessagesStage:
 
     @property
     def outputs(self) -> dict[str, pa.Schema]:
-        return {"interventions": INTERVENTIONS, "message_credit": MESSAGE_CREDIT}
+        games = {"coalitions": COALITIONS} if self.games else {}
+        return {"interventions": INTERVENTIONS, **games, "message_credit": MESSAGE_CREDIT}
 
     @property
     def places(self) -> dict[str, str]:
-        return {"interventions": "interventions", "message_credit": "credit"}
+        games = {"coalitions": "coalitions"} if self.games else {}
+        return {"interventions": "interventions", **games, "message_credit": "credit"}
 
     def run(
         self, inputs: Mapping[str, TableRef], outputs: Mapping[str, TableSink], context: Context
@@ -122,12 +127,12 @@ class MessagesStage:
             cheap=self.cheap,
             fits=fits,
         )
-        return _result(receipts, inputs["played_interventions"].rows)
+        return _result(receipts, inputs["played_interventions"].rows, list(self.outputs))
 
 
 def fit_part(index: int, tables: Mapping[str, TableRef]) -> dict[str, Any]:
     """What effects of a part say of how effects go with team credit."""
-    messages, played = _read(index, tables)
+    messages, played, _ = _read(index, tables)
     return {"fit": fit_of(messages, played)}
 
 
@@ -139,27 +144,30 @@ def credit_part(
     fits: Fit | None,
 ) -> dict[str, Any]:
     """Credit part `index` and write it; the receipt has its parts and what diagnostics are made of."""
-    messages, played = _read(index, tables)
+    messages, played, made = _read(index, tables)
     credit = message_credit(messages, played, cheap, fits)
     turns, plays = (
         pl.DataFrame(tables[name].read_part(index, HEARD)) for name in ("turns", f"{PLAYED}turns")
     )
     return {
-        "interventions": sinks["interventions"].write_part(index, played.to_arrow().cast(INTERVENTIONS)),
+        **{name: sinks[name].write_part(index, table) for name, table in made.items()},
         "message_credit": sinks["message_credit"].write_part(index, credit.table),
         "summary": summary(credit),
         "heard": heard(messages, played, turns, plays),
     }
 
 
-def _read(index: int, tables: Mapping[str, TableRef]) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _read(
+    index: int, tables: Mapping[str, TableRef]
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, pa.Table]]:
+    """Messages, interventions, and the tables that effects are written to."""
+    made = effects_of_part(index, tables, tables[f"{PLAYED}rewards"])
     messages = pl.DataFrame(tables["messages"].read_part(index))
-    rewards = tables[f"{PLAYED}rewards"].read_part(index, ["episode_id", "reward"])
-    return messages, pl.DataFrame(effects(tables["played_interventions"].read_part(index), rewards))
+    return messages, pl.DataFrame(made["interventions"]), made
 
 
-def _result(receipts: Sequence[Mapping[str, Any]], interventions: int) -> StageResult:
-    parts = {name: [receipt[name] for receipt in receipts] for name in ("interventions", "message_credit")}
+def _result(receipts: Sequence[Mapping[str, Any]], interventions: int, tables: Sequence[str]) -> StageResult:
+    parts = {name: [receipt[name] for receipt in receipts] for name in tables}
     rows = sum(part.rows for part in parts["interventions"])
     metrics, notes = diagnostics([r["summary"] for r in receipts], [r["heard"] for r in receipts])
     return StageResult(parts, [Account("effects", "intervention", interventions, rows)], metrics, notes)

@@ -40,6 +40,28 @@ INTERVENTIONS: Final = pa.schema(
         *_WHAT,
         ("return", pa.float64()),  # mean reward over the turns of the play that have one
         ("base_return", pa.float64()),  # of the stored episode, by the same rewards
-        ("effect", pa.float64()),  # base_return - return: what the message was worth against the replacement
+        # base_return - return: what the message was worth against the replacement; of op shapley, its value
+        ("effect", pa.float64()),
     ]
 )
+
+# One row for each set of the replies that one reply reads: it is made again with the others replaced by a
+# placeholder. The value of input k is the sum over the sets of weights[k] · return. An input has a row of op
+# shapley in `interventions` as well, without a play of its own, and with its share of all tokens.
+_SET: Final = [
+    *(column for column in _WHAT[:5]),
+    ("recipient", pa.int32()),  # turn_index of the reply that reads them
+    ("step", pa.string()),
+    ("round", pa.int32()),
+    ("branch", pa.string()),
+    ("role", pa.string()),
+    ("model_id", pa.string()),
+    ("inputs", pa.list_(pa.int32())),  # turn_index of all replies that it reads and that may be replaced
+    ("present", pa.list_(pa.int32())),  # those of them that it gets here
+    ("weights", pa.list_(pa.float64())),  # of this set in the value of each input
+    ("exact", pa.bool_()),  # whether all sets are played; else those of sampled orders
+    *(column for column in _WHAT if column[0] in ("select_probability", "play_id", "status", "skipped")),
+    *(column for column in _WHAT if column[0] in ("first_difference", "tokens")),
+]
+PLAYED_COALITIONS: Final = pa.schema(_SET)
+COALITIONS: Final = pa.schema([*_SET, ("return", pa.float64())])  # of the play

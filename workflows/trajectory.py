@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from workflows.credit_tables import CREDIT_CHANNELS, MESSAGE_CREDIT, MESSAGES
-from workflows.interventions import INTERVENTIONS, PLAYED_INTERVENTIONS
+from workflows.interventions import COALITIONS, INTERVENTIONS, PLAYED_COALITIONS, PLAYED_INTERVENTIONS
 from workflows.stop_tables import PLAYED_PROBES, PROBES, STOP_CURVE, STOP_PRICE, STOP_ROWS, STOPS
 from workflows.traced import TRACED
 from workflows.update_tables import KL_SCALE as KL_SCALE
@@ -267,6 +267,8 @@ _SCHEMAS: Final = {
     "evaluation": EVALUATION,
     "played_interventions": PLAYED_INTERVENTIONS,
     "interventions": INTERVENTIONS,
+    "played_coalitions": PLAYED_COALITIONS,
+    "coalitions": COALITIONS,
     "counterfactual_turns": TURNS,
     "counterfactual_episodes": EPISODES,
     "counterfactual_rewards": REWARDS,

@@ -95,6 +95,7 @@ class Op(Word):
     SWAP = "swap", "what the same turn said in another play of the task is delivered instead"
     PARAPHRASE = "paraphrase", "the same in other words is delivered instead: a control"
     MASK = "mask", "one recipient does not get it, all others do"
+    SHAPLEY = "shapley", "one reply is made again without some of those that it reads, for sets of them"
 
 
 class Status(Word):

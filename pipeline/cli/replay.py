@@ -42,7 +42,8 @@ def replay(
         typer.Option(
             "--counterfactual",
             help="Play episodes again with one reply replaced: resample, drop, null, swap, paraphrase, mask, "
-            "several with commas. Loads the weights that sampled them.",
+            "or with sets of what a reply reads: shapley; several with commas. Loads the weights that "
+            "sampled them.",
         ),
     ] = None,
     tokens: Annotated[
@@ -54,6 +55,14 @@ def replay(
     alternatives: Annotated[
         int | None,
         typer.Option("--alternatives", help="With --counterfactual resample: how many replies. Default: 1."),
+    ] = None,
+    permutations: Annotated[
+        int | None,
+        typer.Option(
+            "--permutations",
+            help="With --counterfactual shapley: orders of the inputs of a reply that are sampled, where all "
+            "sets of them would take more plays. Default: 8.",
+        ),
     ] = None,
     paraphrase: Annotated[
         str | None,
@@ -82,11 +91,20 @@ def replay(
         }  # fmt: skip
         _refuse_beside("--counterfactual", others)
         asked = Asked(
-            counterfactual, iterations, tokens, 1 if alternatives is None else alternatives, paraphrase, label
+            counterfactual,
+            iterations,
+            tokens,
+            1 if alternatives is None else alternatives,
+            paraphrase,
+            label,
+            permutations,
         )
         run_counterfactual(run, root, asked, as_json=as_json)
         return
-    only = {"--tokens": tokens, "--alternatives": alternatives, "--paraphrase": paraphrase}
+    only = {
+        "--tokens": tokens, "--alternatives": alternatives, "--permutations": permutations,
+        "--paraphrase": paraphrase,
+    }  # fmt: skip
     for name, value in only.items():
         if value is not None:
             raise UsageError(f"{name} has no effect without --counterfactual; leave it out")

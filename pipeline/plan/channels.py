@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from pipeline.plan.resolve import Resolved
 from rewards.base import Credit, CreditHooks
@@ -83,7 +83,8 @@ def _check_use(resolved: Resolved, mix: Mix) -> None:
 def replay_stages(resolved: Resolved, reward: RewardStage) -> list[Stage]:
     """The pure stages after replays of messages; none where there are no replays."""
     section = resolved.counterfactuals
-    return [ReplayRewardStage(reward), MessagesStage(section.cheap)] if section.ops else []
+    games = Op.SHAPLEY in section.ops
+    return [ReplayRewardStage(reward), MessagesStage(section.cheap, games)] if section.ops else []
 
 
 def replays(resolved: Resolved, method: Credit) -> list[Stage]:
@@ -114,6 +115,7 @@ def replays(resolved: Resolved, method: Credit) -> list[Stage]:
         seed=resolved.run.seed,
         placeholder=section.placeholder,
         paraphrase=None if section.paraphrase is None else load_function(section.paraphrase, "paraphrase"),
+        permutations=section.permutations,
     )
     stall = resolved.cluster.player_call_seconds
     return [CounterfactualStage(choosing, stall_seconds=stall, within=True, explore=section.explore)]
@@ -150,10 +152,10 @@ def check_counterfactuals(resolved: Resolved) -> None:
                 f"counterfactuals.{key} = {value!r} has no effect without counterfactuals.ops; remove it, or "
                 'set ops, such as ["resample"]'
             )
-        needed = {"alternatives": Op.RESAMPLE, "paraphrase": Op.PARAPHRASE, "placeholder": Op.NULL}.get(key)
-        if needed is not None and needed not in ops:
+        needed = _NEEDED.get(key)
+        if needed is not None and not any(op in ops for op in needed):
             raise UsageError(
-                f"counterfactuals.{key} = {value!r} has no effect without {needed} among "
+                f"counterfactuals.{key} = {value!r} has no effect without {' or '.join(needed)} among "
                 "counterfactuals.ops; remove it, or add that"
             )
         if key == "explore" and section.tokens is None:
@@ -161,6 +163,15 @@ def check_counterfactuals(resolved: Resolved) -> None:
                 f"counterfactuals.explore = {value!r} has no effect without counterfactuals.tokens, where "
                 "every message is replayed; remove it, or set tokens"
             )
+
+
+_NEEDED: Final = {
+    "alternatives": (Op.RESAMPLE,),
+    "paraphrase": (Op.PARAPHRASE,),
+    "placeholder": (Op.NULL, Op.SHAPLEY),
+    "permutations": (Op.SHAPLEY,),
+}
+"""Keys of [counterfactuals] that act with some ops only."""
 
 
 def _ops(resolved: Resolved) -> list[str]:

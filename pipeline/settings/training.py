@@ -271,9 +271,12 @@ class ChannelSection(Section):
 class CounterfactualsSection(Section):
     """Replays of an iteration's plays with one message replaced: what was it worth? Off without ops."""
 
-    ops: tuple[Literal["resample", "drop", "null", "swap", "paraphrase", "mask"], ...] = ()
+    later = frozenset({"permutations"})
+
+    ops: tuple[Literal["resample", "drop", "null", "swap", "paraphrase", "mask", "shapley"], ...] = ()
     """What is done with a message: resample (the role says something else), drop, null (a placeholder), swap
-    (with another play of the task), paraphrase (a control), mask (for one recipient)."""
+    (with another play of the task), paraphrase (a control), mask (for one recipient), shapley (a reply that
+    reads several is made again with sets of them nulled, for their Shapley values)."""
     tokens: Positive | None = None
     """Response tokens that the replays of one rollout may sample, on average; without it, every message is
     replayed."""
@@ -289,7 +292,10 @@ class CounterfactualsSection(Section):
     paraphrase: str | None = None
     """A function that puts a text in other words, package.module:function, for paraphrase."""
     placeholder: str = "(no message)"
-    """What null delivers."""
+    """What null and shapley deliver."""
+    permutations: Positive = 8
+    """Orders of the messages that one reply reads, of which shapley plays the sets; all sets are played where
+    that takes no more plays (up to five messages by default)."""
 
 
 class CreditSection(Section):

@@ -19,7 +19,7 @@ from pipeline.store.episodes import Played, Row
 from pipeline.views.course import course_lines
 from pipeline.views.render import number, plain, visible
 from workflows.trajectory import OK, TURN_KEYS
-from workflows.vocabulary import Origin
+from workflows.vocabulary import Op, Origin
 
 MAX_CHARACTERS: Final = 600  # of one text, unless --full shows all of it
 _INDENT: Final = 4
@@ -160,6 +160,9 @@ def _change(effect: Row) -> str:
     what = f"{effect['op']}{alone}"
     if effect["skipped"] is not None:
         return f"if {what}: not played, {visible(effect['skipped'])}"
+    if effect["op"] == Op.SHAPLEY and effect["effect"] is not None:
+        share = f"the Shapley value of this reply in what turn {effect['recipient']} makes of all it reads"
+        return f"{share}: {effect['effect']:+.4g}"
     if effect["return"] is None:
         return f"if {what}: its play has no return"
     changed = f"return {number(effect['return'])} instead of {number(effect['base_return'])}"

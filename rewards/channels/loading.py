@@ -18,6 +18,7 @@ BUILTIN_CHANNELS: Final = {
     "shapley": "rewards.channels.paths:Shapley",
     "surprise": "rewards.channels.paths:Surprise",
     "message": "rewards.channels.replayed:Message",
+    "shapley_replayed": "rewards.channels.replayed:ShapleyReplayed",
     "difference": "rewards.channels.replayed:Difference",
     "stop": "rewards.channels.replayed:Stop",
 }

@@ -13,7 +13,7 @@ from rewards.channels.units import with_agents
 from workflows.trajectory import TURN_KEYS
 from workflows.vocabulary import Op
 
-_OPS = tuple(str(op) for op in Op if op not in (Op.NONE, Op.PARAPHRASE))
+_OPS = tuple(str(op) for op in Op if op not in (Op.NONE, Op.PARAPHRASE, Op.SHAPLEY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,42 @@ class Message(ChannelHooks):
                 first_token="first_token",
                 end_token="end_token",
             )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShapleyReplayed(ChannelHooks):
+    """A reply's Shapley value among all that the reply after it reads, less what such a reply usually gets.
+
+    By replays of the reply that reads them, with sets of its inputs nulled (`op = "shapley"`), and so for any
+    reward. The values of an episode add up to its return less that with nothing read. What is taken off is
+    the mean of these sums over the group's episodes, an equal part for each input: where a play with nothing
+    read earns the same in all of them, what is left adds up to the team's credit. On the tokens that readers
+    got of the reply.
+    """
+
+    unit: ClassVar[Unit] = "message"
+    tables: ClassVar[tuple[str, ...]] = ("message_credit",)
+    has_spans: ClassVar[bool] = True
+
+    @property
+    def needs_ops(self) -> tuple[str, ...]:
+        return (str(Op.SHAPLEY),)
+
+    def __call__(self, frames: Frames) -> pl.DataFrame:
+        values = frames.tables["message_credit"].filter(pl.col("op") == str(Op.SHAPLEY))
+        groups = frames.turns.select(*TURN_KEYS, "group_id")
+        values = values.join(groups, on=TURN_KEYS, maintain_order="left")
+        total = pl.col("credit").sum().over("episode_id")
+        first = pl.col("episode_id").is_first_distinct()
+        values = values.with_columns(_total=total, _first=first, _count=pl.len().over("episode_id"))
+        usual = pl.col("_total").filter(pl.col("_first")).mean().over("group_id")
+        return values.select(
+            *TURN_KEYS,
+            member=pl.format("message {}", pl.col("turn_index")),
+            value=pl.col("credit") - usual / pl.col("_count"),
+            first_token="first_token",
+            end_token="end_token",
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from stages.players.coalitions import coalitions
 from workflows.errors import UsageError, did_you_mean
 from workflows.playing.counterfactual import Counterfactual, Intervention
 from workflows.state import TurnKey
@@ -21,8 +22,9 @@ from workflows.vocabulary import WITH_A_REPLY, Event, Op
 Row = Mapping[str, Any]
 Candidate = tuple[Row, Intervention, Row | None, int]
 """A turn, what could be delivered instead, its only recipient if there is one, and the tokens that it may
-take."""
+take. Of shapley, the turn is the recipient itself."""
 PLACEHOLDER: Final = "(no message)"
+PERMUTATIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Choosing:
         seed: of the draws.
         placeholder: what `null` delivers.
         paraphrase: other words for a text, of `paraphrase`.
+        permutations: orders of the inputs of one reply that `shapley` samples, where all sets of them would
+            take more plays.
 
     Raises:
         UsageError: a number out of range, or `paraphrase` among the ops and nothing that does it.
@@ -49,11 +53,12 @@ class Choosing:
     seed: int = 0
     placeholder: str = PLACEHOLDER
     paraphrase: Callable[[str], str] | None = None
+    permutations: int = PERMUTATIONS
 
     def __post_init__(self) -> None:
         if not self.ops or Op.NONE in self.ops:
             raise UsageError("choose what to replace: " + ", ".join(op for op in Op if op != Op.NONE))
-        for name in ("alternatives", "tokens"):
+        for name in ("alternatives", "tokens", "permutations"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} = {value}; use 1 or more")
@@ -149,8 +154,39 @@ def candidates_of(
                 for reader in readers[turn["turn_index"]]:
                     left = sum(_tokens(row) for row in rows if row["turn_index"] >= reader["turn_index"])
                     yield turn, Intervention(key, op, recipient=key_of(reader)), reader, left
+            elif op == Op.SHAPLEY:
+                continue  # of the reader, below
             elif (words := _words(op, turn, episodes, choosing)) is not None or op == Op.DROP:
                 yield turn, Intervention(key, op, text=words), None, after
+    if Op.SHAPLEY in choosing.ops:
+        yield from _games(rows, readers, choosing)
+
+
+def inputs_of(rows: Sequence[Row], intervention: Intervention) -> list[Row]:
+    """The turns of an episode that an intervention replaces, in the order of turns."""
+    return [row for row in rows if key_of(row) in intervention.keys]
+
+
+def _games(
+    rows: Sequence[Row], readers: Mapping[int, Sequence[Row]], choosing: Choosing
+) -> Iterator[Candidate]:
+    """Replies that read two others or more: each is both the turn and the recipient of its candidate."""
+    read_by: dict[int, list[Row]] = defaultdict(list)
+    for turn in rows:
+        if _is_reply(turn) and (not choosing.roles or turn["role"] in choosing.roles):
+            for reader in readers.get(turn["turn_index"], ()):
+                read_by[reader["turn_index"]].append(turn)
+    for reader in rows:
+        inputs = read_by[reader["turn_index"]]
+        if len(inputs) < 2:
+            continue
+        first, *more = map(key_of, inputs)
+        game = Intervention(
+            first, Op.SHAPLEY, choosing.placeholder, recipient=key_of(reader), more=tuple(more)
+        )
+        left = sum(_tokens(row) for row in rows if row["turn_index"] >= reader["turn_index"])
+        plays = len(coalitions(len(inputs), choosing.permutations, 0)) - 1  # all inputs: as it is stored
+        yield reader, game, reader, plays * left
 
 
 def readers_of(rows: Sequence[Row]) -> dict[int, list[Row]]:

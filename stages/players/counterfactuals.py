@@ -12,14 +12,25 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.players.choices import Choice, Choosing, Row, chosen, counterfactual, episodes_of, key_of
+from stages.players.choices import (
+    Choice,
+    Choosing,
+    Row,
+    chosen,
+    counterfactual,
+    episodes_of,
+    inputs_of,
+    key_of,
+)
+from stages.players.games import play_game
+from stages.players.outcomes import Outcomes, came_of, intervention_row, merged, named, share_of
 from stages.players.selection import Scored, selected
 from stages.players.shards import read_receipt
 from stages.players.spans import Decode, message_span
 from stages.tables.parquet import TableRef, TableSink, write_bytes
 from workflows.credit_tables import MESSAGES
 from workflows.errors import WorkflowError
-from workflows.interventions import PLAYED_INTERVENTIONS
+from workflows.interventions import PLAYED_COALITIONS, PLAYED_INTERVENTIONS
 from workflows.playing.base_episode import BASE_COLUMNS, BaseEpisode
 from workflows.playing.play import Player
 from workflows.playing.record import Played
@@ -28,10 +39,6 @@ from workflows.vocabulary import Op, Status
 
 TURNS_READ: Final = (
     *(*BASE_COLUMNS, "group_id", "turn_index", "parents", "act", "act_detail", "decided_by"),
-)
-_SAME: Final = (
-    *("status", "context_hash", "response_text", "parsed", "tool", "tool_request", "tool_result"),
-    "response_token_ids",
 )
 
 
@@ -84,12 +91,11 @@ async def play_job(
     tasks = {row["task_id"]: row for row in await asyncio.to_thread(_tasks, job)}
     plays = await asyncio.gather(
         *(
-            _play_episode(player, slots, tasks[stored[e][0]["task_id"]], stored[e], of_episode)
+            _play_episode(player, slots, tasks[stored[e][0]["task_id"]], stored[e], of_episode, job.choosing)
             for e, of_episode in by_episode.items()
         )
     )
-    outcomes = [pair for pairs in plays for pair in pairs]
-    return await asyncio.to_thread(_write, job, outcomes, stored, messages)
+    return await asyncio.to_thread(_write, job, merged(plays), stored, messages)
 
 
 def _read(job: Job) -> dict[str, list[Row]]:
@@ -118,18 +124,23 @@ def _messages(
     spans: dict[tuple[str, int], tuple[int, int] | None] = {}
     rows = []
     for each in scored:
-        turn = each.candidate[0]
-        key = (turn["episode_id"], turn["turn_index"])
-        if key not in spans:
-            acts = [row for row in episodes[key[0]] if row["act"] is not None and row["decided_by"] == key[1]]
-            spans[key] = message_span(turn, acts, decode)
-        rows.append(_message(each, spans[key]))
+        of_episode = episodes[each.candidate[0]["episode_id"]]
+        turns = inputs_of(of_episode, each.candidate[1])
+        for place, turn in enumerate(turns):
+            key = (turn["episode_id"], turn["turn_index"])
+            if key not in spans:
+                acts = [row for row in of_episode if row["act"] is not None and row["decided_by"] == key[1]]
+                spans[key] = message_span(turn, acts, decode)
+            rows.append(_message(each, turn, spans[key], (place, len(turns))))
     return rows
 
 
-def _message(scored: Scored, span: tuple[int, int] | None) -> dict[str, Any]:
-    """A row of `MESSAGES`."""
-    turn, intervention, recipient, cost = scored.candidate
+def _message(
+    scored: Scored, turn: Row, span: tuple[int, int] | None, part: tuple[int, int]
+) -> dict[str, Any]:
+    """A row of `MESSAGES`, of one of the turns that are replaced: `part` says which one, of how many."""
+    _, intervention, recipient, cost = scored.candidate
+    place, parts = part
     return {
         **{column: turn[column] for column in ("episode_id", "turn_index", "group_id", "role", "step")},
         "op": str(intervention.op),
@@ -138,10 +149,10 @@ def _message(scored: Scored, span: tuple[int, int] | None) -> dict[str, Any]:
         "reader": scored.reader,
         "select_probability": scored.probability,
         "is_chosen": scored.is_chosen,
-        "tokens": cost,
+        "tokens": share_of(cost, place, parts),
         "spread": scored.spread,
-        "influence": scored.influence,
-        "cheap": scored.cheap,
+        "influence": scored.influence / parts,
+        "cheap": scored.cheap / parts,
         "first_token": None if span is None else span[0],
         "end_token": None if span is None else span[1],
     }
@@ -152,17 +163,14 @@ def _tasks(job: Job) -> list[dict[str, Any]]:
     return [{**row, "inputs": json.loads(row["inputs"])} for row in rows]
 
 
-Outcome = tuple[dict[str, Any], Played | None]
-"""A row of `played_interventions`, and the play, if there was any."""
-
-
 async def _play_episode(
     player: Player,
     slots: asyncio.Semaphore,
     task: Mapping[str, Any],
     rows: Sequence[Row],
     choices: Sequence[Choice],
-) -> list[Outcome]:
+    choosing: Choosing,
+) -> Outcomes:
     async def play(base: BaseEpisode) -> Played:
         async with slots:
             first = rows[0]
@@ -170,89 +178,54 @@ async def _play_episode(
                 task, iteration=first["iteration"], sample=first["sample"], block=first["block"], base=base
             )
 
-    plain = await play(BaseEpisode.of(rows))
-    outcomes = [_outcome(_row(rows[0], None), plain, rows)]
-    same = outcomes[0][0]["first_difference"] is None and len(plain.turns) == len(rows)
+    plain, row = await play(BaseEpisode.of(rows)), intervention_row(rows[0])
+    as_it_is = _played(row, plain, rows)
+    same = as_it_is.interventions[0]["first_difference"] is None and len(plain.turns) == len(rows)
 
-    async def play_one(choice: Choice) -> Outcome:
-        row = _row(choice.turn, choice)
-        if not same:
-            return {**row, "skipped": NOT_THE_SAME}, None
+    async def play_one(choice: Choice) -> Outcomes:
+        skipped = None if same else NOT_THE_SAME
+        if choice.intervention.op == Op.SHAPLEY:
+            return await play_game(play, rows, choice, choosing, skipped)
+        row = intervention_row(choice.turn, choice)
+        if skipped is not None:
+            return Outcomes([{**row, "skipped": skipped}])
         try:
-            return _outcome(row, await play(counterfactual(rows, choice)), rows)
+            return _played(row, await play(counterfactual(rows, choice)), rows)
         except WorkflowError as error:  # its only recipient is not asked at all
-            return {**row, "skipped": str(error)}, None
+            return Outcomes([{**row, "skipped": str(error)}])
 
-    return outcomes + list(await asyncio.gather(*map(play_one, choices)))
-
-
-def _row(turn: Row, choice: Choice | None) -> dict[str, Any]:
-    """The columns that say what is done. Without a choice, it is the replay of the episode as it is."""
-    row: dict[str, Any] = dict.fromkeys(PLAYED_INTERVENTIONS.names)
-    of_turn = ("iteration", "block", "task_id", "group_id", "episode_id")
-    row.update({name: turn[name] for name in of_turn}, op=str(Op.NONE), alternative=0, select_probability=1.0)
-    if choice is None:
-        return row
-    intervention = choice.intervention
-    row.update({c: turn[c] for c in ("turn_index", "step", "round", "branch", "role", "model_id")})
-    row.update(
-        op=str(intervention.op),
-        alternative=intervention.alternative if intervention.op == Op.RESAMPLE else 0,
-        recipient=None if choice.recipient is None else choice.recipient["turn_index"],
-        delivered=intervention.text,
-        select_probability=choice.probability,
-    )
-    return row
+    return merged([as_it_is, *await asyncio.gather(*map(play_one, choices))])
 
 
-def _outcome(row: dict[str, Any], played: Played, rows: Sequence[Row]) -> Outcome:
-    """What came of it. The play gets an id, and a group, of its own: it is compared with nothing but the
-    stored episode."""
+def _played(row: dict[str, Any], played: Played, rows: Sequence[Row]) -> Outcomes:
+    """What came of an intervention."""
     words = [row["op"], row["turn_index"], row["alternative"] or None, row["recipient"]]
-    play_id = f"{row['episode_id']}#{'.'.join(str(w) for w in words if w is not None)}"
-    turns = [{**turn, "episode_id": play_id, "group_id": play_id} for turn in played.turns]
-    episode = {**played.episode, "episode_id": play_id, "group_id": play_id}
+    play = named(played, f"{row['episode_id']}#{'.'.join(str(w) for w in words if w is not None)}")
     seed = None
     if row["op"] == Op.RESAMPLE:
-        target = next((t for t in turns if key_of(t) == key_of(row)), None)
+        target = next((t for t in play.turns if key_of(t) == key_of(row)), None)
         seed = json.loads(target["sampling"])["seed"] if target and target["sampling"] else None
-    row = {
-        **row,
-        "play_id": play_id,
-        "seed": seed,
-        "status": episode["status"],
-        "first_difference": first_difference(turns, rows),
-        "tokens": episode["num_response_tokens"],
-    }
-    return row, Played(turns, episode)
-
-
-def first_difference(turns: Sequence[Row], stored: Sequence[Row]) -> int | None:
-    """The `turn_index` of the first turn of a play that is not as stored; None where all are."""
-    before = {key_of(row): row for row in stored}
-    for turn in turns:
-        then = before.get(key_of(turn))
-        if then is None or any(turn[column] != then[column] for column in _SAME):
-            index: int = turn["turn_index"]
-            return index
-    return None
+    return Outcomes([{**row, **came_of(play, rows), "seed": seed}], plays=[play])
 
 
 def _write(
     job: Job,
-    outcomes: Sequence[Outcome],
+    outcomes: Outcomes,
     episodes: Mapping[str, Sequence[Row]],
     messages: Sequence[dict[str, Any]] | None,
 ) -> dict[str, Any]:
     """Write the tables of a part, then its receipt, and return it."""
+    interventions = outcomes.interventions
     rows = {
-        "turns": rows_to_table([t for _, p in outcomes if p for t in p.turns], TURNS),
-        "episodes": rows_to_table([p.episode for _, p in outcomes if p], EPISODES),
-        "played_interventions": rows_to_table([row for row, _ in outcomes], PLAYED_INTERVENTIONS),
+        "turns": rows_to_table([turn for play in outcomes.plays for turn in play.turns], TURNS),
+        "episodes": rows_to_table([play.episode for play in outcomes.plays], EPISODES),
+        "played_interventions": rows_to_table(interventions, PLAYED_INTERVENTIONS),
     }
+    if Op.SHAPLEY in job.choosing.ops:
+        rows["played_coalitions"] = rows_to_table(outcomes.coalitions, PLAYED_COALITIONS)
     if messages is not None:
         rows["messages"] = rows_to_table(list(messages), MESSAGES)
-    done = [row for row, _ in outcomes if row["op"] != Op.NONE]
+    done = [row for row in interventions if row["op"] != Op.NONE]
     stored_tokens = sum(
         int(row["num_response_tokens"] or 0) for of_one in episodes.values() for row in of_one
     )
@@ -264,10 +237,10 @@ def _write(
         "episodes": len(episodes),
         "stored_tokens": stored_tokens,
         "chosen": len(done),
-        "tokens": sum(row["tokens"] or 0 for row, _ in outcomes),
+        "tokens": sum(row["tokens"] or 0 for row in interventions),
         "skipped": _counted(row["skipped"] for row in done if row["skipped"] is not None),
         "failed": sum(row["status"] not in (None, Status.OK) for row in done),
-        "unequal": sum(row["op"] == Op.NONE and row["first_difference"] is not None for row, _ in outcomes),
+        "unequal": sum(row["op"] == Op.NONE and row["first_difference"] is not None for row in interventions),
     }
     write_bytes(job.receipt_uri, json.dumps(receipt, indent=1, sort_keys=True).encode())
     return receipt

@@ -23,7 +23,7 @@ from typing import Final
 
 from stages.players.choices import Candidate, Choice, Choosing, Row, candidates_of, readers_of
 from workflows.trajectory import seed_for
-from workflows.vocabulary import Event
+from workflows.vocabulary import Event, Op
 
 _STEPS: Final = 60  # halvings of the interval that the scale of the chances is in: to the last bit
 
@@ -133,14 +133,16 @@ def _scored(
                 for reader in of_turn:
                     read_by[reader["turn_index"]] += 1
         for candidate in candidates_of(rows, episodes, choosing):
-            turn, _, recipient, _ = candidate
+            turn, intervention, recipient, _ = candidate
             reading = [recipient] if recipient is not None else readers[turn["turn_index"]]
             if not reading:
                 continue  # nobody reads it: it is no message
+            is_game = intervention.op == Op.SHAPLEY  # all that the reader reads, with contexts of their own
             influence = min(1.0, sum(1 / max(1, read_by[r["turn_index"]]) for r in reading))
-            same = [*of_context[_context(turn)].values()]
+            same = [] if is_game else [*of_context[_context(turn)].values()]
             group = of_group[turn["group_id"]]
             spread = pstdev(same) if len(same) > 1 else pstdev(group)
+            influence = 1.0 if is_game else influence
             first = min(reader["turn_index"] for reader in reading)
             scored.append(Scored(candidate, spread, influence, returns[episode_id] - fmean(group), first))
     return scored

@@ -9,9 +9,10 @@ learns.
 `correlation`: a scripted policy, whose messages are random words of known worth, and a keeper who does not
 listen in three of ten plays. The reference resamples every message 32 times; the stage's own choice, with 4
 alternatives and a tenth of these tokens, must correlate with it by 0.6 and better than the team's credit.
-`learning`: a model of random weights, in one run with the team's credit alone and in one with the credit of
-messages, from the same seeds; compared are iterations, and tokens with those of replays, until the team is
-right in four of five plays.
+`learning`: a model of random weights, in one run with the credit of messages, and in one with the team's
+credit for as many tokens, those of replays counted. Both credits are the same gradient on average, of the
+same size, so that they differ in noise alone. Compared are shares of right plays after as many iterations,
+and after as many tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +36,8 @@ from stages.message_credit import fit_of, merged_fits, message_credit
 from stages.players.choices import Choosing
 from stages.players.counterfactuals import Job, play_job
 from stages.tables.parquet import Part, TableSink
-from tests.learning.train import Learned, train
+from tests.learning.spawn_game import STUDENT
+from tests.learning.train import train
 from workflows.credit_tables import MESSAGES
 from workflows.engine import Message, Sampling
 from workflows.interventions import PLAYED_INTERVENTIONS
@@ -53,8 +56,9 @@ SYMBOLS: Final = ("red", "green", "blue", "yellow")
 WORDS: Final = ("ba", "do", "ki", "lu")
 DEAF: Final = 0.3  # share of plays in which the scripted keeper does not listen
 GOAL_CORRELATION: Final = 0.6
-GOAL: Final = 0.8  # share of plays in which the learning team is right
-ITERATIONS: Final = 60
+ITERATIONS: Final = 14  # with message credit
+WINDOW: Final = 3  # iterations whose mean share of right plays is compared
+TASKS_EACH, PLAYS_EACH = 16, 8  # of an iteration, as messages.toml has it
 ALTERNATIVES: Final = 32  # of the reference
 SHARE: Final = 0.1  # of its tokens
 
@@ -247,66 +251,126 @@ def _correlation(rows: pl.DataFrame, name: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """Shares of right plays by iteration, and the tokens sampled until then, those of replays too."""
+
+    shares: tuple[float, ...]
+    tokens: tuple[int, ...]
+
+    def at(self, iteration: int) -> float:
+        """The mean share of the `WINDOW` iterations until one, counted from 1."""
+        return fmean(self.shares[max(0, iteration - WINDOW) : iteration])
+
+    def within(self, tokens: int) -> int:
+        """How many iterations so many tokens were enough for."""
+        return sum(spent <= tokens for spent in self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class Faster:
-    """Two runs of one seed: with the team's credit alone, and with the credit of messages."""
+    """Two runs of one seed: with the team's credit alone, and with the credit of messages in its place."""
 
     seed: int
-    team: Learned
-    messages: Learned
-    tokens: tuple[int, int]  # sampled until the end, those of replays too: team, messages
+    team: Curve
+    messages: Curve
+
+    @property
+    def iterations(self) -> int:
+        return len(self.messages.shares)
+
+    @property
+    def by_iterations(self) -> float:
+        """What message credit is ahead of team credit after as many iterations."""
+        return self.messages.at(self.iterations) - self.team.at(self.iterations)
+
+    @property
+    def by_tokens(self) -> float:
+        """What message credit is ahead of team credit after as many sampled tokens."""
+        same = self.team.within(self.messages.tokens[-1])
+        return self.messages.at(self.iterations) - self.team.at(same)
 
     @property
     def reached(self) -> bool:
-        return self.messages.reached and len(self.messages.curve) < len(self.team.curve)
+        return self.by_iterations > 0
 
     def as_dict(self) -> dict[str, Any]:
-        runs = {"team": self.team.as_dict(), "messages": self.messages.as_dict()}
-        return {"seed": self.seed, **runs, "tokens": self.tokens, "reached": self.reached}
+        ahead = {"by_iterations": self.by_iterations, "by_tokens": self.by_tokens}
+        runs = {"team": asdict(self.team), "messages": asdict(self.messages)}
+        return {"seed": self.seed, **runs, **ahead, "reached": self.reached}
 
     def line(self) -> str:
-        def told(run: Learned, tokens: int) -> str:
-            how = "" if run.reached else "not yet, "
-            return f"{how}{len(run.curve)} iterations to {run.last:.2f}, {tokens:,} tokens"
-
+        spent = self.messages.tokens[-1]
+        same = self.team.within(spent)
         return (
-            f"  learning seed {self.seed}: team credit {told(self.team, self.tokens[0])}; message credit "
-            f"{told(self.messages, self.tokens[1])}   {'reached' if self.reached else 'short'}"
+            f"  learning seed {self.seed}: message credit {self.messages.at(self.iterations):.3f} after "
+            f"{self.iterations} iterations and {spent:,} tokens; team credit "
+            f"{self.team.at(self.iterations):.3f} after as many iterations ({self.by_iterations:+.3f}), "
+            f"{self.team.at(same):.3f} after as many tokens, {same} iterations ({self.by_tokens:+.3f})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What message credit is ahead of team credit over seeds, with intervals of 95 % (Student's t)."""
+
+    of_iterations: tuple[float, ...]
+    of_tokens: tuple[float, ...]
+
+    @property
+    def reached(self) -> bool:
+        mean, half = _interval(self.of_iterations)
+        return mean - half > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": "learning speed", **asdict(self), "reached": self.reached}
+
+    def line(self) -> str:
+        (same_steps, step_half), (same_tokens, token_half) = map(
+            _interval, (self.of_iterations, self.of_tokens)
+        )
+        return (
+            f"  learning, {len(self.of_iterations)} seeds: message credit is ahead by {same_steps:+.3f} ± "
+            f"{step_half:.3f} at equal iterations, {same_tokens:+.3f} ± {token_half:.3f} at equal tokens   "
+            f"{'reached' if self.reached else 'short'}"
+        )
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its interval; without one for a single value."""
+    number = len(values)
+    half = STUDENT.get(number, 2.0) * stdev(values) / number**0.5 if number > 1 else 0.0
+    return fmean(values), half
 
 
 ARMS: Final = {
     "team": [],
     "messages": [
-        'credit.channels=[{use="message", weight=4.0}]',
+        'credit.channels=[{use="message"}]',
         'counterfactuals={ops=["resample"], roles=["courier"]}',
     ],
 }
 
 
-def learning(folder: str, seed: int) -> Faster:
-    """Both runs of a seed, until four of five plays are right, or to the end."""
-    runs, tokens = {}, []
-    for name, overrides in ARMS.items():
-        runs[name] = train(
-            name,
-            Path(__file__).with_name("messages.toml"),
-            overrides,
-            root=folder,
-            seed=seed,
-            iterations=ITERATIONS,
-            goal=GOAL,
-            window=3,
-        )
-        last = len(runs[name].curve) - 1
-        done = json.loads(
-            (Path(folder) / f"{name}-{seed}/iterations/{last:05d}/done.json").read_text("utf-8")
-        )
-        totals = (f"total/{kind}_tokens" for kind in ("sampled", "replayed"))
-        tokens.append(round(sum(done["metrics"].get(total, 0) for total in totals)))
-    return Faster(seed, runs["team"], runs["messages"], (tokens[0], tokens[1]))
+def learning(folder: str, seed: int, iterations: int = ITERATIONS) -> Faster:
+    """Both runs of a seed: with message credit for so many iterations, then with team credit for as many
+    tokens."""
+    messages = _curve(folder, "messages", seed, iterations)
+    a_play = -(-messages.tokens[-1] // (TASKS_EACH * PLAYS_EACH * (COURIERS + 1)))  # each says one token
+    return Faster(seed, _curve(folder, "team", seed, max(iterations, a_play)), messages)
 
 
-def run(folder: str, seeds: Sequence[int]) -> Iterator[Correlated | Faster]:
+def _curve(folder: str, name: str, seed: int, iterations: int) -> Curve:
+    settings = Path(__file__).with_name("messages.toml")
+    learned = train(name, settings, ARMS[name], root=folder, seed=seed, iterations=iterations, goal=None)
+    tokens = []
+    for place in range(iterations):
+        done = Path(folder) / f"{name}-{seed}/iterations/{place:05d}/done.json"
+        metrics = json.loads(done.read_text("utf-8"))["metrics"]
+        tokens.append(round(sum(metrics.get(f"total/{kind}_tokens", 0) for kind in ("sampled", "replayed"))))
+    return Curve(learned.curve, tuple(tokens))
+
+
+def run(folder: str, seeds: Sequence[int]) -> Iterator[Correlated | Faster | Ahead]:
     """Correlations of all seeds, then the runs of learning."""
     import ray
 
@@ -314,7 +378,10 @@ def run(folder: str, seeds: Sequence[int]) -> Iterator[Correlated | Faster]:
         yield correlation(f"{folder}/correlation", seed)
     start_ray("local", 0.2)
     try:
+        runs = []
         for seed in seeds:
-            yield learning(f"{folder}/learning", seed)
+            runs.append(learning(f"{folder}/learning", seed))
+            yield runs[-1]
+        yield Ahead(tuple(r.by_iterations for r in runs), tuple(r.by_tokens for r in runs))
     finally:
         ray.shutdown()

@@ -281,6 +281,23 @@ def test_messages_and_stops_come_from_the_tables_of_other_stages() -> None:
     assert (span["first_token"], span["end_token"], span["counts"]) == (4, None, True)
 
 
+def test_shares_of_an_aggregate_are_held_against_what_such_messages_usually_get() -> None:
+    """Each play's shares add up to its return less that with nothing read, here 0.25 in both."""
+    rows = [
+        {"episode_id": episode, "turn_index": turn, "op": op, "credit": share, "first_token": 1}
+        for episode, shares in {"00000/t/0": (0.5, 0.25), "00000/t/1": (-0.5, 0.25)}.items()
+        for turn, share in zip((0, 1), shares, strict=True)
+        for op in ("shapley", "resample")
+    ]
+    table = rows_to_table([{**dict.fromkeys(MESSAGE_CREDIT.names), **row} for row in rows], MESSAGE_CREDIT)
+    made = credited(GOOD, BAD, tables={"message_credit": table}, shares=("shapley_replayed", 1.0, {}))
+    found = values(made, "shares")
+    assert found == {("0", 0): 0.375, ("0", 1): 0.125, ("1", 0): -0.625, ("1", 1): 0.125}
+    by_play = {e: sum(v for (play, _), v in found.items() if play == e) for e in "01"}
+    assert by_play == {"0": 0.5, "1": -0.5}  # 0.75 and -0.25 less their mean: the team's credit
+    assert {*pl.DataFrame(made.channels)["first_token"]} == {1}
+
+
 def test_every_channel_that_ships_gives_finite_rows_of_turns_that_it_got() -> None:
     plays = [episode(s, (float(s % 2), 1.0, float(s), 0.5)) for s in range(3)]
     tables = {"message_credit": MESSAGE_CREDIT.empty_table(), "stops": STOPS.empty_table()}

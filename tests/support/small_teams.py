@@ -64,3 +64,23 @@ def fork() -> Workflow:
         answer_step="end",
         start=("left", "right"),
     )
+
+
+def joined() -> Workflow:
+    """Two roles answer side by side, and a third reads both and has the last word."""
+
+    def both(state: State) -> str:
+        return f"{state['left'].text} {state['right'].text}"
+
+    return Workflow(
+        "joined",
+        [Role(n, "Say: {text}", Tag("answer"), max_response_tokens=40) for n in ("left", "right", "end")],
+        [
+            LlmStep("left", "left", {"text": "task.question"}),
+            LlmStep("right", "right", {"text": "task.question"}),
+            LlmStep("end", "end", {"text": both}),
+        ],
+        [Edge("left", "end"), Edge("right", "end")],
+        answer_step="end",
+        start=("left", "right"),
+    )

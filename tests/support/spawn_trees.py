@@ -8,6 +8,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
+
 from rewards.credit.assign import credit_turns
 from rewards.credit.group_relative import GroupRelative
 from rewards.format import Format
@@ -148,23 +150,33 @@ class Trees:
         return asyncio.run(player.play(task, iteration=0, sample=0, base=base))
 
 
-def check_accounts(played: Played) -> None:
-    """Rows in = rows out + excluded, by reason, from turns to credit; every spawned play ends once."""
-    turns, episodes = rows_to_table(played.turns, TURNS), rows_to_table([played.episode], EPISODES)
+def check_accounts(*plays: Played) -> None:
+    """Rows in = rows out + excluded, by reason, from turns to credit; every spawned play ends once.
+
+    Several plays are checked as one table, each as an episode of its own.
+    """
+    numbered = [(f"e{number:05d}", played) for number, played in enumerate(plays)]
+    turns = [{**row, "episode_id": name, "group_id": name} for name, p in numbered for row in p.turns]
+    ends = [{**p.episode, "episode_id": name, "group_id": name} for name, p in numbered]
     task = {"task_id": "tree", "split": "train", "source": "x", "inputs": "{}", "gold": "{}", "row_hash": ""}
     tasks = rows_to_table([task], TASKS)
-    rewards = score_turns(tasks, turns, episodes, WeightedRewards((WeightedReward("format", 1.0, Format()),)))
-    credit = credit_turns(turns, episodes, rewards, GroupRelative()).table
-    assert credit.num_rows == rewards.num_rows == turns.num_rows
-    used = [row for row in credit.to_pylist() if row["excluded"] is None]
-    whole = played.episode["status"] == Status.OK
+    table, episodes = rows_to_table(turns, TURNS), rows_to_table(ends, EPISODES)
+    rewards = score_turns(tasks, table, episodes, WeightedRewards((WeightedReward("format", 1.0, Format()),)))
+    credit = credit_turns(table, episodes, rewards, GroupRelative()).table
+    assert credit.num_rows == rewards.num_rows == table.num_rows == sum(len(p.turns) for p in plays)
+    used = credit.filter(pc.is_null(credit["excluded"])).select(["episode_id", "turn_index"])
     trained = [
-        row
+        (name, row["turn_index"])
+        for name, played in numbered
         for row in played.turns
-        if row["event"] == Event.LLM and row["status"] != Status.CALLED_OFF and whole
+        if row["event"] == Event.LLM
+        and row["status"] != Status.CALLED_OFF
+        and played.episode["status"] == Status.OK
     ]
-    assert {row["turn_index"] for row in used} == {row["turn_index"] for row in trained}
-    spawned = [play for each in acted(played.turns) if each.act == Act.SPAWN for play in each.recipients]
-    ended = [each.instance for each in acted(played.turns) if each.act == Act.RETURN]
-    ended += [play for each in acted(played.turns) if each.act == Act.CANCEL for play in each.recipients]
-    assert sorted(spawned) == sorted(ended)
+    assert sorted(zip(*used.to_pydict().values(), strict=True)) == sorted(trained)
+    for played in plays:
+        acts = acted(played.turns)
+        spawned = [play for each in acts if each.act == Act.SPAWN for play in each.recipients]
+        ended = [each.instance for each in acts if each.act == Act.RETURN]
+        ended += [play for each in acts if each.act == Act.CANCEL for play in each.recipients]
+        assert sorted(spawned) == sorted(ended)

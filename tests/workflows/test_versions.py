@@ -49,6 +49,8 @@ OF_THIS_VERSION = {
     "evaluation": "e1fcd09a33afd8ff",
     "played_interventions": "79dd6ef9adb57397",
     "interventions": "3b8d9628a2b1f309",
+    "played_coalitions": "80b4488661706ad2",
+    "coalitions": "c7e56e06f145727b",
     "counterfactual_turns": "92b2994bb1ddd83c",
     "counterfactual_episodes": "01c4fc7f71d3566d",
     "counterfactual_rewards": "692aa6ec9955f580",

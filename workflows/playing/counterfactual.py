@@ -32,21 +32,22 @@ from workflows.roles import Role
 from workflows.state import Output, TurnKey
 from workflows.vocabulary import WITH_A_REPLY, Event, Op, Status
 
-WORDED: Final = frozenset({Op.NULL, Op.SWAP, Op.PARAPHRASE})
+WORDED: Final = frozenset({Op.NULL, Op.SWAP, Op.PARAPHRASE, Op.SHAPLEY})
 """What delivers other words: `Intervention.text`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """One turn's output, replaced before it is delivered.
+    """One turn's output, replaced before it is delivered; with `more`, those of several turns.
 
     Args:
         key: the place of the turn: a reply of a role.
         op: how it is replaced.
-        text: the words that are delivered instead, as if the role had said them: of null, swap and
-            paraphrase.
+        text: the words that are delivered instead, as if the role had said them: of null, swap,
+            paraphrase and shapley.
         recipient: the place of the only turn that gets the replacement; by default every reader does.
         alternative: the number of a resampled reply, from 1: each has a seed of its own.
+        more: the places of further turns that are replaced with it, of null and shapley.
 
     Raises:
         UsageError: these do not fit each other.
@@ -57,6 +58,7 @@ class Intervention:
     text: str | None = None
     recipient: TurnKey | None = None
     alternative: int = 1
+    more: tuple[TurnKey, ...] = ()
 
     def __post_init__(self) -> None:
         def refuse(name: str, value: object, expected: str) -> None:
@@ -65,15 +67,26 @@ class Intervention:
             )
 
         if (self.text is None) == (self.op in WORDED):
-            refuse("text", self.text, "null, swap and paraphrase take the words to deliver, no other op does")
-        if self.op == Op.MASK and self.recipient is None:
-            refuse("recipient", None, "mask takes the place of the one turn that does not get the message")
+            refuse(
+                "text",
+                self.text,
+                "null, swap, paraphrase and shapley take the words to deliver, no other op does",
+            )
+        if self.op in (Op.MASK, Op.SHAPLEY) and self.recipient is None:
+            refuse("recipient", None, f"{self.op} takes the place of the one turn that is asked otherwise")
+        if self.more and self.op not in (Op.NULL, Op.SHAPLEY):
+            refuse("more", self.more, "only null and shapley replace several turns; leave more out")
         if self.op in (Op.NONE, Op.RESAMPLE) and self.recipient is not None:
             refuse("recipient", self.recipient, "a resampled reply goes to all; leave recipient out")
-        if self.recipient == self.key:
+        if self.recipient in self.keys:
             refuse("recipient", self.recipient, "a turn does not read itself; name one that reads it")
         if self.alternative < 1:
             refuse("alternative", self.alternative, "use 1 or more: 0 is the stored reply")
+
+    @property
+    def keys(self) -> tuple[TurnKey, ...]:
+        """The places of all turns that are replaced."""
+        return (self.key, *self.more)
 
     def delivered(self, output: Output, role: Role, variables: Mapping[str, Any]) -> Output:
         """What readers get instead of an output of the turn."""
@@ -101,7 +114,8 @@ class Counterfactual(BaseEpisode):
             UsageError: at the place of the intervention no role gave a reply, or its recipient was not asked.
         """
         base = BaseEpisode.of(rows)
-        for name, key in (("turn", intervention.key), ("recipient", intervention.recipient)):
+        turns = [("turn", key) for key in intervention.keys]
+        for name, key in (*turns, ("recipient", intervention.recipient)):
             row = base.turns.get(key) if key is not None else None
             if key is not None and (row is None or not _has_reply(row)):
                 raise UsageError(
@@ -150,7 +164,7 @@ class Counterfactual(BaseEpisode):
 
     def delivered(self, output: Output, role: Role, variables: Mapping[str, Any]) -> Output:
         # to one recipient alone, the replacement is in its view
-        if output.key != self.intervention.key or self.intervention.recipient is not None:
+        if self.intervention.recipient is not None or output.key not in self.intervention.keys:
             return output
         return self.intervention.delivered(output, role, variables)
 
@@ -183,7 +197,7 @@ class Glimpse(Counterfactual):
 
 
 def _to_all(op: Op) -> Op:
-    return Op.DROP if op == Op.MASK else op
+    return {Op.MASK: Op.DROP, Op.SHAPLEY: Op.NULL}.get(op, op)
 
 
 def _has_reply(row: Row) -> bool:

@@ -3,6 +3,7 @@
 <run>/counterfactuals/<label>/
   counterfactual.json             what was asked for
   00000/ counterfactual/{turns,episodes,played_interventions} rewards/ interventions/
+         counterfactual/played_coalitions interventions/coalitions       of shapley: sets of inputs
   00000/blocks/01/…               of a block of an iteration
 """
 
@@ -26,7 +27,7 @@ from pipeline.store.place import IterationStore
 from stages.base import BASE, Stage
 from stages.counterfactual import CounterfactualStage
 from stages.effects import EffectsStage
-from stages.players.choices import Choosing, ops_of
+from stages.players.choices import PERMUTATIONS, Choosing, ops_of
 from stages.reward import RewardStage
 from stages.tables.parquet import TableRef
 from workflows.errors import UsageError
@@ -44,6 +45,7 @@ class Asked:
     alternatives: int = 1
     paraphrase: str | None = None  # package.module:function
     label: str | None = None
+    permutations: int | None = None  # of shapley; None: as the settings' default
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,13 @@ class CounterfactualPlan:
             "alternatives": self.choosing.alternatives,
             "tokens": self.choosing.tokens,
             "paraphrase": self.asked.paraphrase,
+            **({"permutations": self.choosing.permutations} if self.games else {}),
         }
+
+    @property
+    def games(self) -> bool:
+        """Whether sets of the inputs of replies are played."""
+        return Op.SHAPLEY in self.choosing.ops
 
     def stages(self, stored: Finished) -> list[Stage]:
         """The stages of one stored block: its share of the iteration's tokens goes by its episodes."""
@@ -88,7 +96,7 @@ class CounterfactualPlan:
             s for s in credited_stages(resolved, credit_method(resolved)) if isinstance(s, RewardStage)
         )
         stall = resolved.cluster.player_call_seconds
-        return [CounterfactualStage(choosing, stall_seconds=stall), reward, EffectsStage()]
+        return [CounterfactualStage(choosing, stall_seconds=stall), reward, EffectsStage(self.games)]
 
     def fingerprints(self, versions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         of_run = self.plan.fingerprints
@@ -120,6 +128,8 @@ def counterfactual_plan(source: Source, asked: Asked) -> CounterfactualPlan:
         raise UsageError(
             "--alternatives has no effect without resample among the interventions; leave it out"
         )
+    if Op.SHAPLEY not in ops and asked.permutations is not None:
+        raise UsageError("--permutations has no effect without shapley among the interventions; leave it out")
     plan = assemble(overridden(source.run, []))
     choosing = Choosing(
         ops=ops,
@@ -127,6 +137,7 @@ def counterfactual_plan(source: Source, asked: Asked) -> CounterfactualPlan:
         tokens=asked.tokens,
         seed=plan.resolved.run.seed,
         paraphrase=_paraphrase(asked.paraphrase),
+        permutations=PERMUTATIONS if asked.permutations is None else asked.permutations,
     )
     refuse_others(source.run, folders_of(plan.trainer_specs))
     label = checked_label(asked.label) if asked.label else "-".join(map(str, ops))

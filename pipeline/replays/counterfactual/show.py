@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 from rich.console import Group, RenderableType
@@ -13,6 +13,11 @@ from pipeline.replays.counterfactual.plan import CounterfactualPlan
 from pipeline.views.render import cell, number, open_table, places, visible
 from stages.evaluate import estimate_mean
 from workflows.vocabulary import Op
+
+SHARES: Final = (
+    "shapley: the mean share of an input in what the reply that reads it makes of all; a row of plays is an "
+    "input"
+)
 
 
 def counterfactual_page(plan: CounterfactualPlan, rows: pl.DataFrame, notes: Sequence[str]) -> RenderableType:
@@ -33,6 +38,7 @@ def counterfactual_page(plan: CounterfactualPlan, rows: pl.DataFrame, notes: Seq
     sections: list[RenderableType] = [
         Text(visible(head), "bold"),
         Text("effect: return of the stored episode less that with the reply replaced, over tasks", "dim"),
+        *([Text(SHARES, "dim")] if plan.games else []),
         Text(),
         table,
         *(Text(f"note: {visible(note)}", "yellow") for note in notes[:8]),
@@ -60,7 +66,11 @@ def effects_by_role(rows: pl.DataFrame) -> list[dict[str, Any]]:
     Each play counts by one over the probability with which it was chosen, so that a part of the plays stands
     for all; the mean of each task is one value of the mean and its interval.
     """
-    done = rows.filter((pl.col("op") != str(Op.NONE)) & pl.col("play_id").is_not_null())
+    # of shapley, a row stands for one input of a reply, and the plays are those of all of its inputs
+    is_played = pl.col("play_id").is_not_null() | (
+        (pl.col("op") == str(Op.SHAPLEY)) & pl.col("skipped").is_null()
+    )
+    done = rows.filter((pl.col("op") != str(Op.NONE)) & is_played)
     entries = []
     for (role, op), of_role in done.sort("role", "op").group_by("role", "op", maintain_order=True):
         weight = 1 / pl.col("select_probability")
@@ -76,7 +86,7 @@ def effects_by_role(rows: pl.DataFrame) -> list[dict[str, Any]]:
                 "role": role,
                 "op": op,
                 "plays": of_role.height,
-                "changed": of_role["first_difference"].is_not_null().mean(),
+                "changed": None if op == Op.SHAPLEY else of_role["first_difference"].is_not_null().mean(),
                 "effect": None if estimate is None else estimate.mean,
                 "low": None if estimate is None else estimate.low,
                 "high": None if estimate is None else estimate.high,
