@@ -37,7 +37,8 @@ turn whose value it gives back, where it is one; what reads the result has the r
 way from a decision to what came of it is a path along `parents`: lead, spawn, helper's turns, return, lead.
 
 `act_detail` may have further keys. `characters`, where a parser knows it, is the span [start, end) of the
-deciding reply's text that says the act.
+deciding reply's text that says the act, and `tokens` the span of its sampled ids that spell these; several
+acts of one reply have spans of their own.
 
 Two more rows of event `control` are not acts, and their `act` is null: what a play waited for and what it
 read, which the workflow does and no decision says. Both have `instance` and `modelled_at`.

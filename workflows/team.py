@@ -120,6 +120,10 @@ class Team:
         decided_by = None if by is None else by.key
         number = self._ledger.acts[self.path, decided_by]
         self._ledger.acts[self.path, decided_by] += 1
+        characters = detail.get("characters")
+        if decided_by is not None and characters and "tokens" not in detail:
+            tokens = self._ledger.episode.span(decided_by, tuple(characters))
+            detail = {**detail, **({"tokens": list(tokens)} if tokens is not None else {})}
         columns = {
             "act": act,
             "modelled_at": self._stamp(act.value),

@@ -215,6 +215,9 @@ class ScriptedEngine:
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.model.decode(token_ids)
+
     async def weigh(
         self, prompt_token_ids: Sequence[int], options: Sequence[Sequence[int]], temperature: float
     ) -> Weighed:

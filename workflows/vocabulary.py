@@ -85,6 +85,10 @@ class Origin(Word):
     IMPORTED = "imported", "read from a trace of another program"
 
 
+SENDING: Final = frozenset({Act.SPAWN, Act.DELEGATE, Act.MESSAGE})
+"""Acts that hand words to another play: a brief, a piece of work, a message."""
+
+
 class Op(Word):
     """What an intervention does with a stored reply before it is delivered."""
 

@@ -107,6 +107,11 @@ def replays(resolved: Resolved, method: Credit) -> list[Stage]:
             f'credit.use = "{resolved.credit.use}" compares with greedy plays, which have no replays; use '
             "another credit.use with [counterfactuals]"
         )
+    if section.unit == "act" and getattr(resolved.workflow, "spawning", None) is None:
+        raise UsageError(
+            f'counterfactuals.unit = "act" has no effect: workflow {resolved.workflow_section.use!r} spawns '
+            'nobody, so replies hand over nothing by acts; use unit = "reply"'
+        )
     choosing = Choosing(
         ops=ops_of(",".join(section.ops)),
         alternatives=section.alternatives,
@@ -116,6 +121,7 @@ def replays(resolved: Resolved, method: Credit) -> list[Stage]:
         placeholder=section.placeholder,
         paraphrase=None if section.paraphrase is None else load_function(section.paraphrase, "paraphrase"),
         permutations=section.permutations,
+        acts=section.unit == "act",
     )
     stall = resolved.cluster.player_call_seconds
     return [CounterfactualStage(choosing, stall_seconds=stall, within=True, explore=section.explore)]

@@ -271,12 +271,15 @@ class ChannelSection(Section):
 class CounterfactualsSection(Section):
     """Replays of an iteration's plays with one message replaced: what was it worth? Off without ops."""
 
-    later = frozenset({"permutations"})
+    later = frozenset({"permutations", "unit"})
 
     ops: tuple[Literal["resample", "drop", "null", "swap", "paraphrase", "mask", "shapley"], ...] = ()
     """What is done with a message: resample (the role says something else), drop, null (a placeholder), swap
     (with another play of the task), paraphrase (a control), mask (for one recipient), shapley (a reply that
     reads several is made again with sets of them nulled, for their Shapley values)."""
+    unit: Literal["reply", "act"] = "reply"
+    """What is replaced: a reply as a whole, or (with null, swap and paraphrase) each brief, piece of work and
+    message that it hands to another play on its own, with credit on the tokens that say it."""
     tokens: Positive | None = None
     """Response tokens that the replays of one rollout may sample, on average; without it, every message is
     replayed."""

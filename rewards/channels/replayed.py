@@ -41,17 +41,28 @@ class Message(ChannelHooks):
         return (self.op,)
 
     def __call__(self, frames: Frames) -> pl.DataFrame:
-        return (
-            frames.tables["message_credit"]
-            .filter(pl.col("op") == self.op)
-            .select(
-                *TURN_KEYS,
-                member=pl.format("message {}", pl.col("turn_index")),
-                value="credit",
-                first_token="first_token",
-                end_token="end_token",
-            )
+        worth = frames.tables["message_credit"].filter(pl.col("op") == self.op)
+        return on_senders(frames, worth).select(
+            "episode_id",
+            turn_index="sender",
+            member=pl.format("message {}", pl.col("turn_index")),
+            value="credit",
+            first_token="first_token",
+            end_token="end_token",
+            about="about",
         )
+
+
+def on_senders(frames: Frames, worth: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `message_credit` with `sender`, the reply whose tokens they are: of an act, the one that
+    decided it, and then `about` is the act."""
+    of_turns = frames.turns.select(*TURN_KEYS, "act", "decided_by")
+    joined = worth.join(of_turns, on=TURN_KEYS, how="left", maintain_order="left")
+    is_act = pl.col("act").is_not_null() & pl.col("decided_by").is_not_null()
+    return joined.with_columns(
+        sender=pl.when(is_act).then("decided_by").otherwise("turn_index"),
+        about=pl.when(is_act).then("turn_index"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

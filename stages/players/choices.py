@@ -7,6 +7,7 @@ right on average whatever the budget.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from stages.players.coalitions import coalitions
 from workflows.errors import UsageError, did_you_mean
-from workflows.playing.counterfactual import Counterfactual, Intervention
+from workflows.playing.counterfactual import Counterfactual, Intervention, sends
 from workflows.state import TurnKey
 from workflows.trajectory import seed_for
 from workflows.vocabulary import WITH_A_REPLY, Event, Op
@@ -25,6 +26,8 @@ Candidate = tuple[Row, Intervention, Row | None, int]
 take. Of shapley, the turn is the recipient itself."""
 PLACEHOLDER: Final = "(no message)"
 PERMUTATIONS: Final = 8
+OF_ACTS: Final = (Op.NULL, Op.SWAP, Op.PARAPHRASE)
+"""What can be done with one act of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Choosing:
         seed: of the draws.
         placeholder: what `null` delivers.
         paraphrase: other words for a text, of `paraphrase`.
+        acts: each act that hands words to another play is replaced on its own, and not the reply that decided
+            it.
         permutations: orders of the inputs of one reply that `shapley` samples, where all sets of them would
             take more plays.
 
@@ -54,6 +59,7 @@ class Choosing:
     placeholder: str = PLACEHOLDER
     paraphrase: Callable[[str], str] | None = None
     permutations: int = PERMUTATIONS
+    acts: bool = False
 
     def __post_init__(self) -> None:
         if not self.ops or Op.NONE in self.ops:
@@ -66,6 +72,12 @@ class Choosing:
             raise UsageError(
                 "paraphrase needs a function that puts a text in other words; name one with "
                 "--paraphrase, or counterfactuals.paraphrase: package.module:function"
+            )
+
+        if self.acts and (other := [op for op in self.ops if op not in OF_ACTS]):
+            raise UsageError(
+                f'{other[0]} replaces a reply as a whole, and with unit = "act" each act of a reply is '
+                f'replaced on its own; use {", ".join(OF_ACTS)}, or unit = "reply"'
             )
 
     def of_parts(self, count: int) -> Choosing:
@@ -141,8 +153,11 @@ def candidates_of(
 ) -> Iterator[Candidate]:
     """The interventions that can be made in one episode, each with the tokens that it may take."""
     readers = readers_of(rows)
+    deciding = {row["decided_by"] for row in rows if sends(row)} if choosing.acts else set()
     for turn in rows:
-        if not _is_reply(turn) or (choosing.roles and turn["role"] not in choosing.roles):
+        is_act = choosing.acts and sends(turn) and turn["decided_by"] is not None
+        is_whole = _is_reply(turn) and turn["turn_index"] not in deciding
+        if not (is_act or is_whole) or (choosing.roles and turn["role"] not in choosing.roles):
             continue
         after = sum(_tokens(row) for row in rows if row["turn_index"] > turn["turn_index"])
         key = key_of(turn)
@@ -224,7 +239,8 @@ def _words(op: Op, turn: Row, episodes: Mapping[str, Sequence[Row]], choosing: C
         return choosing.placeholder
     if op == Op.PARAPHRASE:
         assert choosing.paraphrase is not None
-        return choosing.paraphrase(turn["response_text"])
+        said = _said(turn)
+        return None if said is None else choosing.paraphrase(said)
     return _sibling(turn, episodes) if op == Op.SWAP else None
 
 
@@ -235,10 +251,15 @@ def _sibling(turn: Row, episodes: Mapping[str, Sequence[Row]]) -> str | None:
     place = order.index(turn["episode_id"])
     for other in [*order[place + 1 :], *order[:place]]:
         for row in group[other]:
-            if key_of(row) == key_of(turn) and _is_reply(row):
-                words: str = row["response_text"]
-                return words
+            if key_of(row) == key_of(turn) and (_is_reply(row) or sends(row)):
+                return _said(row)
     return None
+
+
+def _said(turn: Row) -> str | None:
+    """The words of a reply, or of an act; None where an act hands over something else."""
+    said: Any = turn["response_text"] if _is_reply(turn) else json.loads(turn["parsed"] or "null")
+    return said if isinstance(said, str) else None
 
 
 def _is_reply(row: Row) -> bool:

@@ -26,7 +26,7 @@ from stages.players.games import play_game
 from stages.players.outcomes import Outcomes, came_of, intervention_row, merged, named, share_of
 from stages.players.selection import Scored, selected
 from stages.players.shards import read_receipt
-from stages.players.spans import Decode, message_span
+from stages.players.spans import Decode, sent_span
 from stages.tables.parquet import TableRef, TableSink, write_bytes
 from workflows.credit_tables import MESSAGES
 from workflows.errors import WorkflowError
@@ -129,8 +129,7 @@ def _messages(
         for place, turn in enumerate(turns):
             key = (turn["episode_id"], turn["turn_index"])
             if key not in spans:
-                acts = [row for row in of_episode if row["act"] is not None and row["decided_by"] == key[1]]
-                spans[key] = message_span(turn, acts, decode)
+                spans[key] = sent_span(turn, of_episode, decode)
             rows.append(_message(each, turn, spans[key], (place, len(turns))))
     return rows
 

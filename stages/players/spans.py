@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from workflows.playing.spans import token_span
 from workflows.thinking import after_thinking
 
 Decode = Callable[[str, Sequence[int]], str | None]
@@ -29,27 +30,23 @@ def message_span(
     return token_span(lambda some: decode(reply["model_id"], some), ids, *characters)
 
 
-def token_span(
-    decode: Callable[[Sequence[int]], str | None], ids: Sequence[int], start: int, end: int
+def sent_span(
+    turn: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], decode: Decode
 ) -> tuple[int, int] | None:
-    """The shortest run of ids whose text has the characters [start, end) of the text of all of them.
+    """The tokens of a reply, or of the reply that decided an act, that say what others got of the turn.
 
-    The ids are those that were sampled; nothing is encoded again. None where the engine can't decode, or the
-    text of the ids is shorter.
+    Args:
+        turn: the reply, or the act.
+        rows: all turns of the episode.
     """
-    if decode(ids[:1]) is None or len(decode(ids) or "") < end or not 0 <= start < end:
-        return None
-
-    def fewest(enough: Callable[[int], bool]) -> int:
-        """The smallest number of ids for which `enough` holds of the length of their text."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if enough(len(decode(ids[:middle]) or "")) else (middle + 1, high)
-        return low
-
-    # the first id is the one with which the text grows beyond `start`
-    return fewest(lambda length: length > start) - 1, fewest(lambda length: length >= end)
+    if turn["act"] is None:
+        return message_span(turn, [row for row in rows if row["decided_by"] == turn["turn_index"]], decode)
+    detail = json.loads(turn["act_detail"] or "{}")
+    if "tokens" in detail:
+        first, end = detail["tokens"]
+        return first, end
+    reply = next((row for row in rows if row["turn_index"] == turn["decided_by"]), None)
+    return None if reply is None else message_span(reply, [turn], decode)
 
 
 def _of_acts(acts: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:

@@ -9,13 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stages.players.spans import message_span, token_span
+from stages.players.spans import message_span
 from stages.token_advantages.part import token_advantages
 from stages.token_advantages.rows import ROWS_SEEN, read_rows
 from stages.token_advantages.spans import of_rows, spans_of
 from stages.token_advantages.spec import TokenSpec
 from workflows.credit_tables import CREDIT_CHANNELS
 from workflows.errors import SchemaError, UsageError
+from workflows.playing.spans import token_span
+from workflows.testing import ScriptedModel, replies
 from workflows.trajectory import rows_to_table
 
 
@@ -104,3 +106,16 @@ def test_acts_say_which_characters_they_are_and_tokens_are_never_encoded_again()
     assert message_span(reply([3, 4, 5]), acts, decode) == (1, 3)
     assert token_span(lambda ids: decode("m", ids), [3, 4, 5], 0, 4) == (0, 1)
     assert token_span(lambda ids: decode("m", ids), [3, 4, 5], 0, 99) is None
+
+
+@pytest.mark.parametrize("text", ["plain words", "a «🙂» b", "ßß", "🙂🙂 end"])
+def test_every_part_of_a_text_has_the_ids_that_spell_it_and_no_others(text: str) -> None:
+    model = ScriptedModel(replies({".": text}))
+    ids = model.encode(text)
+    for start in range(len(text)):
+        for end in range(start + 1, len(text) + 1):
+            span = token_span(model.decode, ids, start, end)
+            assert span is not None
+            assert text[start:end] in model.decode(ids[span[0] : span[1]])
+            for shorter in ((span[0] + 1, span[1]), (span[0], span[1] - 1)):
+                assert text[start:end] not in model.decode(ids[shorter[0] : shorter[1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 from rewards.base import PlayedEpisode
@@ -42,6 +43,12 @@ def _said_in(step: str) -> Callable[[State], str]:
 def equally_long(messages: Sequence[Message], sampling: Sampling) -> str:
     """A reply that differs for each seed and has 31 tokens of the scripted model whatever it says."""
     return f"<answer>{sampling.seed or 0:019d}</answer>"
+
+
+def of_prompt(messages: Sequence[Message], sampling: Sampling) -> str:
+    """As long, and other digits for each prompt too."""
+    said = f"{sampling.seed} {messages[-1]['content']}".encode()
+    return f"<answer>{int.from_bytes(hashlib.blake2b(said, digest_size=7).digest()):019d}</answer>"
 
 
 def last_digit(episode: PlayedEpisode) -> Sequence[float | None]:

@@ -27,6 +27,7 @@ def test_a_run_trains_on_shares_and_a_stored_run_is_asked_for_them(
     raw["models"] = {"team": raw["models"]["r0"]}
     raw["roles"] = {role: {"model": "team"} for role in ("left", "right", "end")}
     raw["workflow"] = {"use": "tests.support.small_teams:joined"}
+    raw["models"]["team"]["engine_options"] = {"reply": "tests.support.small_teams:of_prompt"}
     raw["data"]["tasks_per_iteration"] = 2
     raw["credit"] = {"use": "group_relative", "channels": [{"use": "shapley_replayed", "name": "shares"}]}
     raw["counterfactuals"] = {"ops": ["shapley"], "permutations": 2}
@@ -43,6 +44,7 @@ def test_a_run_trains_on_shares_and_a_stored_run_is_asked_for_them(
     total = ends.filter(size=2).join(ends.filter(size=0), on="episode_id").sort("episode_id")
     by_play = shares.group_by("episode_id").agg(pl.col("effect").sum()).sort("episode_id")
     assert by_play["effect"].to_list() == pytest.approx((total["return"] - total["return_right"]).to_list())
+    assert shares["effect"].n_unique() > 4
     assert credit["credit"].sum() == pytest.approx(by_play["effect"].sum())
     metrics = done.metrics
     assert metrics["counterfactual/tokens"] == sets["tokens"].sum() == plays * 3 * 31

@@ -149,6 +149,10 @@ class BaseEpisode:
         """What a role is asked with at a place: what the workflow says."""
         return variables
 
+    def handed_over(self, output: Output) -> Output:
+        """What others get of an act, or of a value that the workflow computed: that value."""
+        return output
+
     def delivered(self, output: Output, role: Role, variables: Mapping[str, Any]) -> Output:
         """What the workflow gets for an output of a role: that output."""
         return output

@@ -30,10 +30,11 @@ from workflows.playing.columns import parse_reply
 from workflows.playing.speaker import Speaker
 from workflows.roles import Role
 from workflows.state import Output, TurnKey
-from workflows.vocabulary import WITH_A_REPLY, Event, Op, Status
+from workflows.vocabulary import SENDING, WITH_A_REPLY, Event, Op, Status
 
 WORDED: Final = frozenset({Op.NULL, Op.SWAP, Op.PARAPHRASE, Op.SHAPLEY})
 """What delivers other words: `Intervention.text`."""
+_OF_ACTS: Final = WORDED - {Op.SHAPLEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Intervention:
     """One turn's output, replaced before it is delivered; with `more`, those of several turns.
 
     Args:
-        key: the place of the turn: a reply of a role.
+        key: the place of the turn: a reply of a role; for null, swap and paraphrase also an act that hands
+            words to another play (`workflows.vocabulary.SENDING`), which then gets the others.
         op: how it is replaced.
         text: the words that are delivered instead, as if the role had said them: of null, swap,
             paraphrase and shapley.
@@ -111,17 +113,19 @@ class Counterfactual(BaseEpisode):
         """The base that the turns of one episode make, with an intervention.
 
         Raises:
-            UsageError: at the place of the intervention no role gave a reply, or its recipient was not asked.
+            UsageError: at the place of the intervention no role gave a reply and nothing was handed over, or
+                its recipient was not asked.
         """
         base = BaseEpisode.of(rows)
         turns = [("turn", key) for key in intervention.keys]
         for name, key in (*turns, ("recipient", intervention.recipient)):
             row = base.turns.get(key) if key is not None else None
-            if key is not None and (row is None or not _has_reply(row)):
+            may_be_act = name == "turn" and intervention.op in _OF_ACTS and not intervention.more
+            if key is not None and (row is None or not (_has_reply(row) or (may_be_act and sends(row)))):
                 raise UsageError(
                     f"intervention {intervention.op} in episode {base.episode_id}: the {name}, step "
                     f"{key.step!r} (round {key.round}, branch {key.branch!r}), is not a reply of a role; "
-                    "choose a turn of event llm that did not fail"
+                    "choose a turn of event llm that did not fail, or an act that says something to others"
                 )
         return cls(base.episode_id, base.seeds, base.turns, intervention=intervention)
 
@@ -162,6 +166,12 @@ class Counterfactual(BaseEpisode):
     def inputs(self, key: TurnKey, variables: Mapping[str, Any]) -> Mapping[str, Any]:
         return variables if self.view is None or key != self.intervention.recipient else self.view
 
+    def handed_over(self, output: Output) -> Output:
+        text = self.intervention.text
+        if text is None or output.key != self.intervention.key:
+            return output
+        return Output(text, "", True, output.key)
+
     def delivered(self, output: Output, role: Role, variables: Mapping[str, Any]) -> Output:
         # to one recipient alone, the replacement is in its view
         if self.intervention.recipient is not None or output.key not in self.intervention.keys:
@@ -198,6 +208,11 @@ class Glimpse(Counterfactual):
 
 def _to_all(op: Op) -> Op:
     return {Op.MASK: Op.DROP, Op.SHAPLEY: Op.NULL}.get(op, op)
+
+
+def sends(row: Row) -> bool:
+    """Whether a row is an act that hands words to another play."""
+    return row["act"] in SENDING
 
 
 def _has_reply(row: Row) -> bool:

@@ -14,18 +14,16 @@ raised as `TurnFailed`.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from workflows import trajectory as t
-from workflows.engine import ChatReply, Completion, Sampling
-from workflows.errors import ToolRefusal, TurnFailed, WorkflowError, describe, did_you_mean
-from workflows.hooks import ToolHooks, hooks_of
-from workflows.playing.attempts import CallFailed, PlayLimits, attempt
+from workflows.engine import ChatReply, Completion, EngineHooks, Sampling
+from workflows.errors import TurnFailed, WorkflowError, describe, did_you_mean
+from workflows.hooks import hooks_of
+from workflows.playing.attempts import CallFailed, PlayLimits
 from workflows.playing.base_episode import BaseEpisode
 from workflows.playing.columns import (
     OF_THE_REPLY,
@@ -37,10 +35,11 @@ from workflows.playing.columns import (
 )
 from workflows.playing.conversation import Conversations, Seat, first_prompt
 from workflows.playing.decision import StopsSaid, decide, kept_columns
-from workflows.playing.opened import OpenedTool
 from workflows.playing.record import Failure, Record, Turn
+from workflows.playing.spans import token_span
 from workflows.playing.speaker import Speaker
-from workflows.playing.threads import Slot, ToolThreads
+from workflows.playing.threads import ToolThreads
+from workflows.playing.tool_calls import ToolCalls, attempted
 from workflows.prompts import Prompt, PromptTooLong
 from workflows.state import Output, Place, TurnKey
 from workflows.vocabulary import Event, Origin, Status, StopReason
@@ -80,12 +79,11 @@ class Episode:
         self._versions = versions
         self._limits = limits
         self._run_seed = run_seed
-        self._threads = threads
         self._base = base
         self._conversations = Conversations(record.precedes)
         self._called_off = set[TurnKey]()
         self._not_before = dict[TurnKey, float]()
-        self._opened: dict[str, OpenedTool] = {}  # by name: tools that live as long as this episode
+        self._asks = ToolCalls(record, limits, threads, base, self.seed, self._json, self._not_before)
 
     @property
     def full(self) -> bool:
@@ -121,7 +119,7 @@ class Episode:
         turn = self.record.open(Event.TOOL, place)
         self._stops.pass_on(place)
         turn.row.update(tool=name, tool_request=text)
-        return self._guarded(turn, lambda: self._tool(turn, function, request))
+        return self._guarded(turn, lambda: self._asks.ask(turn, function, request))
 
     def control(self, value: Any, place: Place, columns: Mapping[str, Any] = MappingProxyType({})) -> Output:
         """Record a value (JSON) that the workflow computed by itself.
@@ -139,7 +137,8 @@ class Episode:
         turn.row.update(
             parsed=text, status=Status.OK, attempts=1, queued_at=now, started_at=now, ended_at=now
         )
-        return Output(value, "", True, turn.key)
+        output = Output(value, "", True, turn.key)
+        return output if self._base is None else self._base.handed_over(output)
 
     @property
     def replays(self) -> bool:
@@ -185,6 +184,18 @@ class Episode:
     def took(self, seconds: float | None) -> None:
         """Note how long the episode was, in modelled time."""
         self.record.modelled_seconds = seconds
+
+    def span(self, key: TurnKey, characters: tuple[int, int]) -> tuple[int, int] | None:
+        """The tokens [first, end) of a reply that say characters of its text; None where it can't be told."""
+        row = self.record.row(key)
+        ids, speaker = row["response_token_ids"], self._speakers.get(row["role"] or "")
+        if not ids or speaker is None:
+            return None
+        return token_span(hooks_of(speaker.engine, EngineHooks).decode, ids, *characters)
+
+    async def close(self) -> None:
+        """Close the tools that this episode opened. One that can't be closed is a fault of the episode."""
+        await self._asks.close()
 
     def compact(self, role: str, branch: str) -> tuple[str, str, str] | None:
         """Begin a role's conversation in a branch anew; see `Conversations.compact`."""
@@ -286,7 +297,8 @@ class Episode:
             row.update(attempts=number, queued_at=self.record.now(), team_version=t.to_json(asked))
             return await self._attempted(turn, speaker, prompt, sampling)
 
-        completion = await self._attempt(turn, ask, self._limits.call_timeout_seconds)
+        seconds = self._limits.call_timeout_seconds
+        completion = await attempted(turn, ask, seconds, self._limits, self.seed)
         asked[speaker.model.model_id] = completion.policy_version  # the engine's own word on what was asked
         row.update(reply_columns(completion, row["queued_at"]), team_version=t.to_json(asked))
         return completion
@@ -300,88 +312,6 @@ class Episode:
         completion, columns = await decide(speaker, prompt, sampling, hold_back=self._hold_stops)
         turn.row.update(columns)
         return completion
-
-    async def _tool(self, turn: Turn, function: Callable[[Any], Any], request: Any) -> Output:
-        hooks = hooks_of(function, ToolHooks)
-        if self._base is not None:
-            self._not_before[turn.key] = self._base.tool_called_off_at(turn.key, turn.row["tool_request"])
-        if turn.begun is not None:
-            turn.begun()
-        stored = self._base and self._base.call(turn.key, turn.row["tool"], turn.row["tool_request"])
-        if stored and self._base and self._base.by_place:
-            return _kept_result(turn, stored)
-        if hooks.one_episode:
-            function = self._opened_tool(turn.row["tool"], function)
-        elif stored and hooks.deterministic:
-            return _kept_result(turn, stored)
-        if stored:
-            turn.row["origin"] = Origin.REPLAYED
-        try:
-            seconds = math.inf if hooks.keeps_time else self._limits.tool_timeout_seconds
-            if is_async(function):
-                result = await self._ask_tool(turn, function, request, seconds)
-            else:
-                async with self._threads.slot() as slot:
-                    result = await self._in_thread(turn, slot, function, request, seconds)
-        except ToolRefusal as refusal:
-            turn.row.update(status=Status.TOOL_ERROR, status_detail=str(refusal))
-            return Output(None, "", False, turn.key)
-        text = self._json(result, f"the result of tool {turn.row['tool']!r}")
-        turn.row.update(tool_result=text, status=Status.OK)
-        return Output(result, "", True, turn.key)
-
-    def _opened_tool(self, name: str, tool: Callable[[Any], Any]) -> OpenedTool:
-        return self._opened.setdefault(name, OpenedTool(tool, self.seed("tool", name)))
-
-    async def close(self) -> None:
-        """Close the tools that this episode opened. One that can't be closed is a fault of the episode."""
-        while self._opened:
-            name, opened = self._opened.popitem()
-            try:
-                async with self._threads.slot() as slot, asyncio.timeout(self._limits.tool_timeout_seconds):
-                    await slot.run(opened.close, None)
-            except Exception as error:
-                self.record.fault(TurnKey("", 0, ""), f"closing tool {name!r}", error)
-
-    async def _in_thread(
-        self, turn: Turn, slot: Slot, function: Callable[[Any], Any], request: Any, seconds: float
-    ) -> Any:
-        async def ask(request: Any) -> Any:
-            result = await slot.run(function, request)
-            return await result if inspect.isawaitable(result) else result
-
-        try:
-            return await self._ask_tool(turn, ask, request, seconds)
-        except CallFailed as error:
-            if not slot.busy:
-                raise
-            strays = f"{self._threads.stray + 1} of {self._threads.limit} threads are like it"
-            raise CallFailed(error.status, f"{error}, and its thread goes on ({strays})") from error
-
-    async def _ask_tool(
-        self, turn: Turn, function: Callable[[Any], Awaitable[Any]], request: Any, seconds: float
-    ) -> Any:
-        async def ask(number: int) -> Any:
-            turn.row.update(attempts=number, started_at=self.record.now())
-            try:
-                return await function(request)
-            except SystemExit as left:  # else it would end the process with all its episodes
-                raise RuntimeError(f"the tool called exit({left.code!r})") from left
-
-        return await self._attempt(turn, ask, seconds)
-
-    async def _attempt(self, turn: Turn, ask: Callable[[int], Awaitable[T]], timeout_seconds: float) -> T:
-        def pause(number: int) -> float:
-            jitter = self._seed(turn.key, "backoff", number) / 2**63  # in [0, 1)
-            return self._limits.backoff_seconds * 2 ** (number - 1) * (0.5 + jitter)
-
-        return await attempt(
-            ask,
-            attempts=self._limits.call_attempts,
-            timeout_seconds=timeout_seconds,
-            pause=pause,
-            grace_seconds=self._limits.grace_seconds,
-        )
 
     def _sampling(self, turn: Turn, speaker: Speaker) -> Sampling:
         settings = speaker.settings
@@ -432,25 +362,10 @@ class Episode:
         return text
 
 
-def _kept_result(turn: Turn, stored: Mapping[str, Any]) -> Output:
-    """The output of a stored call of a tool, which is not made again, in the row of this turn."""
-    same = ("status", "status_detail", "tool_result", "attempts")
-    turn.row.update({name: stored[name] for name in same}, origin=Origin.COPIED)
-    if stored["status"] != Status.OK:
-        return Output(None, "", False, turn.key)
-    return Output(json.loads(stored["tool_result"]), "", True, turn.key)
-
-
 def where(key: TurnKey) -> str:
     """`step 'read' (round 1, branch 2)`, without what is zero or empty."""
     parts = [f"round {key.round}"] * bool(key.round) + [f"branch {key.branch}"] * bool(key.branch)
     return f"step {key.step!r}" + (f" ({', '.join(parts)})" if parts else "")
-
-
-def is_async(function: Callable[[Any], Any]) -> bool:
-    """Whether a tool is awaited where it is called; all others run in a thread."""
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - asked of its class, not whether it is there
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _named(name: str, known: Mapping[str, T], what: str) -> T:

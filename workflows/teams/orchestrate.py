@@ -112,11 +112,12 @@ def build(
 
 def _stop(team: Crew, kind: TaskKind, reply: Output, acts: list[Any], came: list[Came]) -> None:
     """End with the lead's answer; of a reply that can't be read, with its text."""
-    said = next((each["text"] for each in acts if each["act"] == Act.STOP), None)
-    answer = said or without_thoughts(reply.text, kind.reasoning).strip() or None
+    stop = next((each for each in acts if each["act"] == Act.STOP), None)
+    answer = (stop and stop["text"]) or without_thoughts(reply.text, kind.reasoning).strip() or None
     if came:
         team.aggregate(answer, came, by=reply, how="by the lead")
-    team.act(Act.STOP, answer, by=reply, detail={"source": "learned"})
+    where = {"characters": stop["characters"]} if stop is not None else {}
+    team.act(Act.STOP, answer, by=reply, detail={"source": "learned", **where})
     team.note("final", answer, reads=[reply])
 
 
