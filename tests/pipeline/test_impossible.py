@@ -79,6 +79,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "counterfactuals.tokens": [0],
     "counterfactuals.alternatives": [0],
     "counterfactuals.explore": [0, 1.1],
+    "counterfactuals.permutations": [0],
     "replace.contexts": [0],
     "replace.format_contexts": [0],
     "replace.min_format": [-0.1, 1.1],
