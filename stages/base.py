@@ -64,6 +64,7 @@ class Progress(Protocol):
     def start(self, label: str, total: int | None, unit: str) -> None: ...
     def advance(self, amount: int = 1, **rates: float) -> None: ...
     def finish(self) -> None: ...
+    def say(self, line: str) -> None: ...
 
 
 class Quiet:
@@ -76,6 +77,9 @@ class Quiet:
         pass
 
     def finish(self) -> None:
+        pass
+
+    def say(self, line: str) -> None:
         pass
 
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
+
+TASK: Final[ContextVar[str]] = ContextVar("TASK", default="")
+"""Id of the task that is played here, whose calls begin alike; empty outside of any episode. Engines with
+replicas read it (`stages.engines.routing`)."""
 
 
 class Message(TypedDict):

@@ -188,7 +188,7 @@ def _stages(
     )
     play = RolloutStage(
         rollout.group_size,
-        rollout.max_in_flight,
+        rollout.in_flight,
         rollout.max_failed_share,
         stall_seconds=resolved.cluster.player_call_seconds,
     )

@@ -18,6 +18,7 @@ OF_THE_BASE: Final = (
     "kv_cache_gib",
     "gpu_memory_fraction",
     "num_gpus",
+    "replicas",
     "max_batch_size",
     "trainer",
 )

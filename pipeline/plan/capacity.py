@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline.plan import resources
 from pipeline.plan.devices import Machine, Node, Process, place, shortage, values_of
-from pipeline.plan.memory import DRIVER_GIB, Needs, available_gib
+from pipeline.plan.memory import DRIVER_GIB, Needs, available_gib, replica_names
 from pipeline.plan.resolve import Resolved
 from pipeline.settings.schema import NodeSection
 from stages.engines.base import EngineSpec
@@ -67,7 +67,11 @@ def demand_of(plan: Needs) -> Demand:
 
 def processes_of(demand: Demand) -> list[Process]:
     """A process for each engine and for each rank of a trainer; adapters on one base share its ranks."""
-    processes = [_engine(base_id, spec) for base_id, spec in demand.engines.items()]
+    processes = [
+        _engine(name, spec)
+        for base_id, spec in demand.engines.items()
+        for name in replica_names(base_id, spec)
+    ]
     groups: dict[str, list[str]] = {}
     for model_id, spec in demand.trainers.items():
         groups.setdefault(spec.base_id if spec.adapter is not None else f"={model_id}", []).append(model_id)
@@ -81,11 +85,11 @@ def processes_of(demand: Demand) -> list[Process]:
     return processes
 
 
-def _engine(base_id: str, spec: EngineSpec) -> Process:
+def _engine(name: str, spec: EngineSpec) -> Process:
     if spec.num_gpus:
-        return Process(f"engine {base_id}", spec.num_gpus, True, cache(partial(engine_need, spec)))
+        return Process(f"engine {name}", spec.num_gpus, True, cache(partial(engine_need, spec)))
     need = DeviceNeed({}, {}, engine_memory(spec))
-    return Process(f"engine {base_id}", 0.0, True, lambda gib: need)
+    return Process(f"engine {name}", 0.0, True, lambda gib: need)
 
 
 def _rank_of(demand: Demand, model_ids: Sequence[str]) -> tuple[Any, float]:
@@ -209,6 +213,8 @@ def _remedy(demand: Demand, nodes: Sequence[Node], resolved: Resolved) -> str:
 def _changes(demand: Demand, devices: int) -> Iterator[tuple[str, Demand]]:
     """Changes that need less memory in some place, those that cost least first, with their settings."""
     for base_id, engine in demand.engines.items():
+        for fewer in range(engine.replicas - 1, 0, -1):
+            yield f"models.{base_id}.replicas = {fewer}", demand.with_engine(base_id, replicas=fewer)
         if not engine.num_gpus and engine.kv_cache_gib > 1:
             words = f"models.{base_id}.kv_cache_gib = {engine.kv_cache_gib / 2:g}"
             yield words, demand.with_engine(base_id, kv_cache_gib=engine.kv_cache_gib / 2)

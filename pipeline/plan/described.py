@@ -26,6 +26,7 @@ def model_values(plan: Plan, model_id: str) -> dict[str, Any]:
         "parameters": info.parameters if info else None,
         "base": model.base_id if model.base_id != model_id else None,
         "engine": spec.kind,
+        "replicas": spec.replicas,
         "endpoint": words,
         "max_model_len": spec.max_model_len,
         "trained": trainer is not None,

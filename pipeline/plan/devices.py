@@ -177,6 +177,7 @@ def values_of(machines: Sequence[Machine]) -> list[dict[str, Any]]:
             "node": machine.node.name,
             "memory_gib": machine.host_total,
             "memory_free_gib": machine.node.memory_gib,
+            "replicas": {name: gib for name, gib in machine.host.items() if ", replica " in name},
             "devices": [
                 {
                     "gib": device.gib or None,

@@ -30,11 +30,13 @@ def engine_specs(
     """
     specs: dict[str, EngineSpec] = {}
     infos: dict[str, CheckpointInfo] = {}
+    _check_restarts(models, cluster)
     for plan in models:
         model, section = plan.model, plan.section
         kind = resolve_kind(section.engine)
         engine = engine_class(kind)
         _check_trainable(model, kind)
+        _check_replicas(plan, kind)
         folder = engine.tokenizer_folder(section.engine_options, f"models.{model.model_id}")
         if engine.needs_checkpoint or model.trainable:
             folder = resolve_checkpoint(section.checkpoint)
@@ -57,6 +59,8 @@ def engine_specs(
             kv_cache_gib=section.kv_cache_gib,
             gpu_memory_fraction=section.gpu_memory_fraction,
             num_gpus=section.num_gpus,
+            replicas=section.replicas,
+            restarts=cluster.engine_restarts,
             num_threads=_threads_of_an_engine(models, cluster),
             seed=seed,
             options=section.engine_options,
@@ -76,6 +80,25 @@ def _check_trainable(model: Model, kind: str) -> None:
         )
 
 
+def _check_replicas(plan: ModelPlan, kind: str) -> None:
+    if plan.section.replicas > 1 and engine_class(kind).is_remote:
+        raise UsageError(
+            f"models.{plan.model_id}.replicas = {plan.section.replicas} has no effect: the model of engine "
+            f'"{kind}" is elsewhere, and nothing is started for it here; remove it, and put replicas behind '
+            "its address"
+        )
+
+
+def _check_restarts(models: Collection[ModelPlan], cluster: ClusterSection) -> None:
+    if cluster.engine_restarts != ClusterSection().engine_restarts and all(
+        plan.section.replicas == 1 for plan in models
+    ):
+        raise UsageError(
+            f"cluster.engine_restarts = {cluster.engine_restarts} has no effect with replicas = 1 of every "
+            "model: an engine without replicas is not started anew; remove it, or set models.<id>.replicas"
+        )
+
+
 def _threads_of_an_engine(models: Collection[ModelPlan], cluster: ClusterSection) -> int:
     """Threads of each engine on this machine's CPU; 0, which is all cores, where it is the only one.
 
@@ -84,13 +107,14 @@ def _threads_of_an_engine(models: Collection[ModelPlan], cluster: ClusterSection
     together, where one alone samples 200.
     """
     cpu_engines = {
-        plan.model.base_id
+        plan.model.base_id: plan.section.replicas
         for plan in models
         if not plan.section.num_gpus and not engine_class(plan.section.engine).is_remote
     }
-    if len(cpu_engines) < 2 or cluster.address != "local":
+    count = sum(cpu_engines.values())
+    if count < 2 or cluster.address != "local":
         return 0
-    return max(1, len(os.sched_getaffinity(0)) // len(cpu_engines))
+    return max(1, len(os.sched_getaffinity(0)) // count)
 
 
 def greedy_players(spec: PlayerSpec) -> PlayerSpec:
@@ -122,6 +146,6 @@ def player_spec(resolved: Resolved) -> PlayerSpec:
         roles={name: role.sampling for name, role in resolved.roles.items()},
         limits=limits,
         run_seed=resolved.run.seed,
-        max_in_flight=-(-rollout.max_in_flight // rollout.players),
+        max_in_flight=-(-rollout.in_flight // rollout.players),
         hold_stops=holds_stops(resolved.stopping),
     )

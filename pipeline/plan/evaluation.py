@@ -140,7 +140,7 @@ def _one(
         ),
         RolloutStage(
             plays.samples,
-            rollout.max_in_flight,
+            rollout.in_flight,
             section.max_failed_share,
             stall_seconds=resolved.cluster.player_call_seconds,
         ),

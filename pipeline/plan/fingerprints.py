@@ -173,8 +173,9 @@ def _without(section: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
 
 
 def _without_pace(section: dict[str, Any]) -> dict[str, Any]:
-    """A model's settings without how fast its engine is asked, and with which key."""
+    """A model's settings without how fast its engine is asked, by how many, and with which key."""
     pace = engine_class(section["engine"]).pace_options
+    section = _without(section, {"replicas"})
     return {**section, "engine_options": _without(section["engine_options"], pace)}
 
 

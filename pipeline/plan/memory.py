@@ -41,7 +41,8 @@ def memory_report(plan: Needs) -> dict[str, float]:
     for base_id, spec in plan.engine_specs.items():
         if not engine_class(spec.kind).is_remote:
             on_device = spec.num_gpus > 0
-            parts[f"engine {base_id}"] = engine_need(spec, 0.0).host if on_device else engine_memory(spec)
+            gib = engine_need(spec, 0.0).host if on_device else engine_memory(spec)
+            parts |= {f"engine {name}": gib for name in replica_names(base_id, spec)}
     for model_id, trainer in plan.trainer_specs.items():
         info = plan.checkpoints.get(model_id) or describe_checkpoint(trainer.checkpoint)
         of_model = plan.resolved.model_plans[model_id]
@@ -59,6 +60,13 @@ def memory_report(plan: Needs) -> dict[str, float]:
     parts["object store"] = plan.resolved.cluster.object_store_gib
     parts["driver"] = DRIVER_GIB
     return {**parts, "total": sum(parts.values()), "available": available_gib()}
+
+
+def replica_names(base_id: str, spec: EngineSpec) -> list[str]:
+    """How the processes of an engine are called: after its base, and by number where it has replicas."""
+    if spec.replicas == 1:
+        return [base_id]
+    return [f"{base_id}, replica {number}" for number in range(1, spec.replicas + 1)]
 
 
 def available_gib() -> float:

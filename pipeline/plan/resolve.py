@@ -32,6 +32,7 @@ from pipeline.plan.sharing import model_map, shared
 from pipeline.plan.stopping import check_stopping
 from pipeline.settings.reading import settings_toml
 from pipeline.settings.schema import (
+    IN_FLIGHT,
     CheckpointsSection,
     ClusterSection,
     DataSection,
@@ -238,14 +239,19 @@ def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:
 
 
 def complete(settings: Settings, names: Sequence[str]) -> Settings:
-    """`settings` with the model of every role of the workflow filled in, and [sharing] written out.
+    """`settings` with the model of every role of the workflow and the episodes in flight filled in, and
+    [sharing] written out.
 
     Raises:
         UsageError: a role that the workflow does not have, a role without a model, or models that do not
             fit together.
     """
     roles, models = shared(settings.workflow.use, settings.sharing, settings.models, settings.roles, names)
-    return settings.model_copy(update={"roles": roles, "models": models, "sharing": None})
+    replicas = max((section.replicas for section in models.values()), default=1)
+    in_flight = settings.rollout.max_in_flight or IN_FLIGHT * replicas
+    rollout = settings.rollout.model_copy(update={"max_in_flight": in_flight})
+    filled = {"roles": roles, "models": models, "sharing": None, "rollout": rollout}
+    return settings.model_copy(update=filled)
 
 
 def workflow_options(settings: Settings) -> dict[str, Any]:

@@ -27,9 +27,10 @@ class Ask:
 def gpus_asked(plan: Needs) -> list[Ask]:
     """What the engines and the trainers of a plan hold at the same time, a process each."""
     asks = [
-        Ask(f"models.{base_id}.num_gpus", spec.num_gpus)
+        Ask(_gpus_of_an_engine(base_id, spec.replicas), spec.num_gpus)
         for base_id, spec in plan.engine_specs.items()
         if not engine_class(spec.kind).is_remote
+        for _ in range(spec.replicas)
     ]
     bases: set[str] = set()
     for model_id, trainer in plan.trainer_specs.items():
@@ -39,6 +40,11 @@ def gpus_asked(plan: Needs) -> list[Ask]:
             bases.add(trainer.base_id)
         asks += [Ask(f"models.{model_id}.trainer.num_gpus", trainer.num_gpus)] * trainer.ranks
     return [ask for ask in asks if ask.gpus > 0]
+
+
+def _gpus_of_an_engine(base_id: str, replicas: int) -> str:
+    several = f"models.{base_id}.replicas = {replicas}, each with "
+    return f"{several}num_gpus" if replicas > 1 else f"models.{base_id}.num_gpus"
 
 
 def gpu_problem(asks: Sequence[Ask], nodes: Mapping[str, int]) -> str | None:

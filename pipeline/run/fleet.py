@@ -11,8 +11,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.run.engines import Engines
 from pipeline.run.redone_updates import Redone, trainer_at
 from stages.base import Progress, Quiet
 from stages.engines.base import EngineSpec, Weights
@@ -23,15 +24,12 @@ from stages.waiting import LIMITS, Limits, Overdue, answer, answers
 from stages.weights.distance import TOLERANCE
 from workflows.engine import AnyEngine
 from workflows.errors import RunFailed
-from workflows.models import ModelMap
+from workflows.models import Model, ModelMap
 
 if TYPE_CHECKING:
     from stages.training.group import TrainerGroup
 
 Actor = Any  # a handle of a Ray actor, whose methods Ray makes when it runs
-
-_CALLS: Final = {"reload": "new weights for", "sleep": "the sleep of", "wake": "the waking of"}
-MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
 
 class Checkpoints(Protocol):
@@ -66,16 +64,19 @@ class Fleet:
     limits: Limits = LIMITS
     redo_tolerance: float = TOLERANCE
     has_room: Callable[[], bool] = lambda: False  # for trainers that start while engines start and work
-    _engines: dict[str, Actor] = field(default_factory=dict)  # by base id
-    _clients: dict[str, AnyEngine] = field(default_factory=dict)  # by model id
     _trainers: dict[str, TrainerGroup] = field(default_factory=dict)  # by model id
     _players: dict[str, list[Actor]] = field(default_factory=dict)  # by what they play for
     _expected: tuple[str, ...] = ()  # models that are trained on what is played next
     _begun: dict[str, TrainerGroup] = field(default_factory=dict)  # trainers nobody has waited for, likewise
     _last_trained: str | None = None
-    _asleep: bool = False
     _is_starting: bool = False
     start_seconds: float = 0.0  # that starts of engines, players and trainers have taken
+    engines: Engines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engines = Engines(
+            self.engine_specs, self.models, self.num_players, self.limits, self.progress, self._announce
+        )
 
     def players(self, purpose: str | None = None) -> list[Actor]:
         """Players with every engine up, awake and at the newest weights; without a purpose, training's.
@@ -90,17 +91,28 @@ class Fleet:
                 self._start_engines()
             else:
                 self._players[purpose] = self._start_players(self.player_specs[purpose])
-        self._wake()
+        self.engines.wake()
+        self._tell_replicas(self._players[purpose])
         for group in self._begun.values():
             group.check_start()  # now: a rollout takes long
         return self._players[purpose]
+
+    def _tell_replicas(self, players: Sequence[Actor]) -> None:
+        """Which replicas serve now: these players may not have been there when one died or came back."""
+        if serving := self.engines.serving():
+            answers(
+                [player.set_replicas.remote(serving) for player in players],
+                "telling the players which replicas serve",
+                self.limits.player_call_seconds,
+                setting="cluster.player_call_seconds",
+            )
 
     def _start_players(self, spec: PlayerSpec) -> list[Actor]:
         handles = [player_process(spec) for _ in range(self.num_players)]
         try:
             self._start_engines()
-            self._wake()
-            start_players(handles, spec, self._clients, self.limits)
+            self.engines.wake()
+            start_players(handles, spec, self.engines.clients, self.limits)
         except BaseException:
             _kill(handles)
             raise
@@ -114,8 +126,8 @@ class Fleet:
         """A model as players see it, with its engine up, awake and at the newest weights."""
         with self._starting():
             self._start_engines()
-        self._wake()
-        return self._clients[model_id]
+        self.engines.wake()
+        return self.engines.clients[model_id]
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -136,7 +148,7 @@ class Fleet:
 
     def trainer(self, model_id: str) -> TrainerGroup:
         """The trainer group of a model, at its newest version. Engines give their device memory back."""
-        self._sleep()
+        self.engines.sleep()
         last = self._last_trained
         if last is not None and self._base_of(last) != self._base_of(model_id):
             self._trainers[last].release()
@@ -158,32 +170,35 @@ class Fleet:
 
     def weights_changed(self, weights: Weights) -> None:
         """Put new weights into the engine that serves them, if it is up; it starts with them if not."""
-        base_id = self._base_of(weights.model_id)
-        if base_id not in self._engines:
+        if not self.engines.weights_changed(weights):
             return
-        self._wake()
-        self._call_engines("reload", {base_id: self._engines[base_id]}, weights)
-        self._clients[weights.model_id].policy_version = weights.version
         versions = {weights.model_id: weights.version}
-        players = [p for some in self._players.values() for p in some]
         answers(
-            [p.set_versions.remote(versions) for p in players],
+            [player.set_versions.remote(versions) for player in self._all_players()],
             "telling the players of new weights",
             self.limits.player_call_seconds,
             setting="cluster.player_call_seconds",
         )
 
+    def replica_counts(self) -> dict[str, dict[int, dict[str, int]]]:
+        """By base and number of a replica, what it answered since the last call of this method, and how often
+        it was started anew; engines of one replica aside."""
+        import ray
+
+        if not self.engines.serving():
+            return {}
+        counts: list[Any] = []
+        for player in self._all_players():
+            # numbers for people are no reason to fail
+            with contextlib.suppress(ray.exceptions.RayError, Overdue):
+                asked = player.replica_counts.remote()
+                counts.append(answer(asked, "a player's counts", self.limits.player_call_seconds))
+        return self.engines.counts_since(counts)
+
     def peak_memory(self) -> dict[str, int]:
         """The most bytes of main memory that each engine and the trainers on each base have had resident, by
         `engine/<base>` and `trainer/<base>`; without those that are not up or give no answer."""
-        import ray
-
-        questions = {f"engine/{base_id}": e.peak_memory.remote() for base_id, e in self._engines.items()}
-        peaks: dict[str, int] = {}
-        for name, asked in questions.items():
-            # a number for people is no reason to fail
-            with contextlib.suppress(ray.exceptions.RayError, Overdue):
-                peaks[name] = answer(asked, name, MEMORY_SECONDS)
+        peaks = self.engines.peak_memory()
         for model_id, group in self._trainers.items():
             name = f"trainer/{self._base_of(model_id)}"  # adapters on one base share its processes
             if name not in peaks:
@@ -192,86 +207,37 @@ class Fleet:
 
     def close(self) -> None:
         """Release everything; safe to call twice, and after any failure."""
-        from stages.engines.start import stop_engines
-
         for group in (*self._trainers.values(), *self._begun.values()):
             group.close()
-        _kill([p for some in self._players.values() for p in some])
-        stop_engines(list(self._engines.values()))
+        _kill(self._all_players())
+        self.engines.close()
         self._trainers.clear()
         self._begun.clear()
         self._last_trained = None
         self._players.clear()
-        self._clients.clear()
-        self._engines.clear()
 
     def _start_engines(self) -> None:
-        from stages.engines.kinds import engine_class
-        from stages.engines.start import connect, start_engine, wait_ready
-
-        here = [b for b, spec in self.engine_specs.items() if not engine_class(spec.kind).is_remote]
-        missing = [base_id for base_id in here if base_id not in self._engines]
-        if not missing:
+        if not self.engines.missing:
             return
         for model in self.models.models.values():
             self._ensure_checkpoint(model.model_id, self.version_of(model.model_id))
-        self.progress.start("start engines", len(missing), "engine")
-        handles = {b: start_engine(self.engine_specs[b], wait=False) for b in missing}
-        self._engines.update(handles)  # before the wait: a failed start is released like the rest
-        up = wait_ready(list(handles.values()), self.limits.engine_start_seconds, missing)
-        described = dict(zip(missing, up, strict=True))
-        self.progress.advance(len(missing))
-        self.progress.finish()
-        for model in self.models.models.values():
-            base_id = model.base_id
-            engine = engine_class(self.engine_specs[base_id].kind)
-            if engine.is_remote:
-                self._clients[model.model_id] = engine.for_player(
-                    self.engine_specs[base_id], model_id=model.model_id, players=self.num_players
-                )
-                continue
-            client = connect(
-                self._engines[base_id],
-                self.engine_specs[base_id],
-                model_id=model.model_id,
-                description=described[base_id],
-                trainable=model.trainable,
-            )
-            self._bring_up(model.model_id, base_id)
-            client.policy_version = self.version_of(model.model_id)
-            self._clients[model.model_id] = client
+        self.engines.start(self._newest_weights)
 
-    def _bring_up(self, model_id: str, base_id: str) -> None:
-        """Give an engine, which starts with initial weights, the newest of one of its models."""
-        version = self.version_of(model_id)
+    def _newest_weights(self, model: Model) -> Weights | None:
+        """The newest weights of a model; None for its initial ones."""
+        version = self.version_of(model.model_id)
         if version == 0:
-            return
-        uri = self.checkpoint_uri(model_id, version)
-        announced = read_manifest(uri)["hash"]
-        weights = Weights(model_id, f"{uri}/weights", version, announced)
-        self._call_engines("reload", {base_id: self._engines[base_id]}, weights)
+            return None
+        uri = self.checkpoint_uri(model.model_id, version)
+        return Weights(model.model_id, f"{uri}/weights", version, read_manifest(uri)["hash"])
 
-    def _call_engines(self, method: str, engines: Mapping[str, Actor], *arguments: Any) -> None:
-        """Call a method of engines, by base id, and wait for all of them.
+    def _announce(self, base_id: str, replicas: Mapping[int, Actor]) -> None:
+        """Tell the players which replicas of an engine serve; nobody waits, since a player may be dead."""
+        for player in self._all_players():
+            player.set_replicas.remote({base_id: dict(replicas)})
 
-        Raises:
-            CadreError: as the engine failed, or was not done in time, with its name.
-        """
-        import ray
-
-        from stages.engines.client import failed_call
-
-        which = ", ".join(map(repr, engines))
-        what = f"{_CALLS[method]} engine{'s' if len(engines) > 1 else ''} {which}"
-        try:
-            answers(
-                [getattr(e, method).remote(*arguments) for e in engines.values()],
-                what,
-                self.limits.engine_call_seconds,
-                setting="cluster.engine_call_seconds",
-            )
-        except ray.exceptions.RayError as error:
-            raise failed_call(error, f"engine {which}") from None
+    def _all_players(self) -> list[Actor]:
+        return [player for some in tuple(self._players.values()) for player in some]
 
     def _ensure_checkpoint(self, model_id: str, version: int) -> None:
         if version > 0 and version not in self.checkpoints.weights_versions(model_id):
@@ -357,16 +323,6 @@ class Fleet:
                 f"{self.checkpoint_uri(model_id, want)}"
             )
         return group
-
-    def _sleep(self) -> None:
-        if not self._asleep and self._engines:
-            self._call_engines("sleep", self._engines)
-            self._asleep = True
-
-    def _wake(self) -> None:
-        if self._asleep:
-            self._call_engines("wake", self._engines)
-            self._asleep = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pipeline.metrics.alarms import alarms
 from pipeline.metrics.cost import cost_metrics, total_cost
 from pipeline.metrics.falls import peak
 from pipeline.metrics.iteration import iteration_metrics, with_measured
+from pipeline.metrics.replicas import replica_metrics
 from pipeline.plan.assemble import Plan
 from pipeline.plan.blocks import Block
 from pipeline.plan.capacity import start_problem
@@ -310,6 +311,7 @@ class Runner:
         if self._series is None:
             self._series = finished_metrics(self.run)
         before = total_cost(m for index, m in self._series.items() if index < done.index)
+        metrics |= replica_metrics(self.fleet.replica_counts())
         metrics |= cost_metrics(metrics, self.fleet.peak_memory(), before)
         self._series[done.index] = metrics
         series = sorted(self._series.items())

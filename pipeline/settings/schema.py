@@ -6,13 +6,13 @@ settings: they come from the environment.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
 from pipeline.settings.evaluation import DataPath, EvaluateSection, RewardSection
 from pipeline.settings.replace import ReplaceSection
-from pipeline.settings.section import Amount, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
+from pipeline.settings.section import Amount, Count, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
 from pipeline.settings.training import (
@@ -27,6 +27,8 @@ from pipeline.settings.training import (
 )
 from stages.waiting import Limits
 from stages.weights.distance import TOLERANCE
+
+IN_FLIGHT: Final = 64  # episodes at the same time, for each replica of an engine
 
 
 class RunSection(Section):
@@ -139,7 +141,7 @@ class AdapterSection(Section):
 
 
 class ModelSection(Section):
-    later = frozenset({"trust_region"})
+    later = frozenset({"trust_region", "replicas"})
 
     base: ModelId | None = None
     """The [models.<id>] whose weights, engine and trainer an adapter shares."""
@@ -167,6 +169,8 @@ class ModelSection(Section):
     """Share of a GPU's memory that the engine may take."""
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     """GPUs of the engine; parts of one are possible."""
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    """Engines of the model that share its calls, each with memory, GPUs and a cache of its own."""
     max_batch_size: Positive = 64
     """Most requests that the engine decodes together."""
     trainer: TrainerSection = TrainerSection()
@@ -195,8 +199,8 @@ class RolloutSection(Section):
     """Episodes of one task."""
     temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Sampling temperature of all roles that have none of their own."""
-    max_in_flight: Positive = 64
-    """Most episodes that are played at the same time."""
+    max_in_flight: Positive | None = None
+    """Most episodes that are played at the same time; without it, 64 times the most replicas of a model."""
     tasks_per_shard: Positive = 8
     """Tasks of one shard; a finished shard survives a kill."""
     players: Positive = 1
@@ -213,6 +217,11 @@ class RolloutSection(Section):
     """How often a call is tried before it counts as failed."""
     max_failed_share: Share = 0.5
     """Share of episodes that may fail for causes that are not the policy's before the run fails."""
+
+    @property
+    def in_flight(self) -> int:
+        """`max_in_flight`, which resolved settings have."""
+        return self.max_in_flight or IN_FLIGHT
 
 
 class ScheduleSection(Section):
@@ -266,6 +275,7 @@ class ClusterSection(Section):
     later = frozenset(
         {
             "nodes",
+            "engine_restarts",
             "ray_start_seconds",
             "engine_start_seconds",
             "engine_call_seconds",
@@ -288,6 +298,8 @@ class ClusterSection(Section):
     """Most time until all engines are up."""
     engine_call_seconds: Seconds = 600
     """Most time for an engine to take new weights, to sleep or to wake."""
+    engine_restarts: Count = 3
+    """How often each replica of an engine is started anew when it dies; others answer what it was asked."""
     player_start_seconds: Seconds = 600
     """Most time until a player has its workflow and tools, indexes of a corpus included."""
     player_call_seconds: Seconds = 300

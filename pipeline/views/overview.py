@@ -64,7 +64,9 @@ def device_lines(machines: Values) -> Iterator[str]:
             yield f"{node['node']}: nothing, GPUs {len(node['devices'])}"
             continue
         free = "" if node["memory_free_gib"] is None else f" of {node['memory_free_gib']:.1f}"
-        yield f"{node['node']}: main memory {node['memory_gib']:.1f}{free} GiB"
+        replicas = ", ".join(f"{name} {_gib(gib)}" for name, gib in node["replicas"].items())
+        of_these = f", of which {replicas}" if replicas else ""
+        yield f"{node['node']}: main memory {node['memory_gib']:.1f}{free} GiB{of_these}"
         yield from (f"  {line}" for line in _gpus(node["devices"]))
 
 
@@ -174,14 +176,15 @@ def _model(model: Values) -> str:
     what = "no weights"
     if model["parameters"] is not None:
         what = f"{model['checkpoint']} ({model['architecture']}, {amount(model['parameters'])})"
+    engine = f"{model['engine']} × {model['replicas']}" if model["replicas"] > 1 else model["engine"]
     if not model["trained"]:
-        return f"{what}, engine {model['engine']}, frozen"
+        return f"{what}, engine {engine}, frozen"
     if model["adapter_rank"]:
         what += f", adapter of rank {model['adapter_rank']}"
         what += f" on {model['base']}" if model["base"] else ""
     note = f"; {model['note']}" if model["note"] else ""
     return (
-        f"{what}, engine {model['engine']}, trained by {model['ranks']} rank(s), ZeRO {model['zero_stage']}, "
+        f"{what}, engine {engine}, trained by {model['ranks']} rank(s), ZeRO {model['zero_stage']}, "
         f"{model['precision']}, learning rate {model['learning_rate']:g}{note}"
     )
 

@@ -131,6 +131,11 @@ class RichProgress:
                 self._say(f"{self._label}: {seconds}")
             self._label = ""
 
+    def say(self, line: str) -> None:
+        """Print one line; a stage goes on under it."""
+        with self._lock:
+            self._say(visible(line))
+
     def print_line(self, line: str) -> None:
         """Print one line between two stages."""
         with self._lock:
@@ -212,3 +217,6 @@ class Named:
 
     def finish(self) -> None:
         self.progress.finish()
+
+    def say(self, line: str) -> None:
+        self.progress.say(f"{self.name}: {line}")

@@ -67,6 +67,7 @@ def summary(view: IterationView) -> RenderableType:
         ("Updates", _updates(view.updates), skipped),
         ("Gradients by role, before clipping", _gradients(view.metrics), []),
         ("When to stop", _stops(view.metrics), []),
+        ("Replicas of engines", _replicas(view.metrics), []),
         ("Rows", accounts_table(view.accounts), []),
     ):
         if table.row_count:
@@ -314,6 +315,21 @@ def _stops(metrics: Mapping[str, float]) -> Table:
     table = open_table(*(f">{'  ' * (not n)}{_OF_STOPS[name]}" for n, name in enumerate(names)))
     if "stop/utility" in metrics:
         table.add_row(*(cell(number(metrics[name])) for name in names))
+    return table
+
+
+def _replicas(metrics: Mapping[str, float]) -> Table:
+    """What each replica of an engine answered; nothing where engines have one."""
+    table = open_table(
+        "  replica", ">calls", ">prompt tokens", ">cached", ">sampled tokens", ">asked again", ">new starts"
+    )
+    for name, values in sorted(by_name(metrics, "replica").items()):
+        table.add_row(
+            cell(f"  {name}"),
+            *(cell(number(values.get(m))) for m in ("calls", "prompt_tokens")),
+            cell(_percent(values.get("cached_rate"))),
+            *(cell(number(values.get(m))) for m in ("response_tokens", "asked_again", "restarts")),
+        )
     return table
 
 

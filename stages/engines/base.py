@@ -13,7 +13,11 @@ from typing import Any, Protocol
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
 from workflows.engine import Completion, Sampling, Weighed
-from workflows.errors import RunFailed, UsageError
+from workflows.errors import InfraError, RunFailed, UsageError
+
+
+class EngineGone(InfraError):
+    """The engine died under a call: it answers nothing any more, and another replica may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class EngineSpec:
     num_threads: int = 0  # 0: all cores of the machine
     seed: int = 0
     policy_version: int = 0  # of the weights in `checkpoint`
+    replicas: int = 1  # engines like this one, which share the calls
+    restarts: int = 3  # of each replica that dies
     options: Mapping[str, Any] = field(default_factory=dict)
     template_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
     adapters: Mapping[str, AdapterSpec] = field(default_factory=dict)  # by model id

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stages.engines.base import EngineGone
 from stages.weights.chat import Renderer
 from workflows.engine import Completion, Message, Sampling, Weighed
 from workflows.errors import CadreError, InfraError, RunFailed, UsageError
@@ -87,8 +88,7 @@ class EngineClient:
             InfraError: the engine died or failed; worth a retry where it is alive.
             UsageError: the request can't be served, e.g. a prompt longer than `max_model_len`.
         """
-        call = self._handle.generate.remote(self.model_id, list(prompt_token_ids), sampling)
-        completion: Completion = await self._answer(call)
+        completion = await self._generated(list(prompt_token_ids), sampling)
         return replace(completion, text=self.renderer.decode(completion.token_ids))
 
     def encode(self, text: str) -> list[int]:
@@ -107,23 +107,38 @@ class EngineClient:
         Raises:
             InfraError, UsageError: as `generate`; also an engine that can't weigh options.
         """
-        ids = [list(option) for option in options]
-        call = self._handle.weigh.remote(self.model_id, list(prompt_token_ids), ids, temperature)
-        weighed: Weighed = await self._answer(call)
+        return await self._weighed(list(prompt_token_ids), [list(option) for option in options], temperature)
+
+    async def _generated(self, prompt_token_ids: list[int], sampling: Sampling) -> Completion:
+        call = self._handle.generate.remote(self.model_id, prompt_token_ids, sampling)
+        completion: Completion = await actor_answer(call, f"engine of {self.base_id!r}")
+        return completion
+
+    async def _weighed(
+        self, prompt_token_ids: list[int], options: list[list[int]], temperature: float
+    ) -> Weighed:
+        call = self._handle.weigh.remote(self.model_id, prompt_token_ids, options, temperature)
+        weighed: Weighed = await actor_answer(call, f"engine of {self.base_id!r}")
         return weighed
 
-    async def _answer(self, reference: Any) -> Any:
-        """What a call of the engine's actor gives; cancelling takes the call back."""
-        import ray
-        from ray.exceptions import RayError
 
-        try:
-            return await reference
-        except asyncio.CancelledError:
-            ray.cancel(reference)  # else the engine would go on decoding for nobody
-            raise
-        except RayError as error:
-            raise from_ray(error, f"engine of {self.base_id!r}") from None
+async def actor_answer(reference: Any, who: str) -> Any:
+    """What a call of an engine's actor gives; cancelling takes the call back.
+
+    Raises:
+        EngineGone: the actor is dead.
+        CadreError: as the engine raised it, all else as InfraError.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return await reference
+    except asyncio.CancelledError:
+        ray.cancel(reference)  # else the engine would go on decoding for nobody
+        raise
+    except RayError as error:
+        raise from_ray(error, who) from None
 
 
 def _of_renderer(client: EngineClient, name: str) -> Any:
@@ -142,7 +157,8 @@ def _of_renderer(client: EngineClient, name: str) -> Any:
 
 
 def from_ray(error: BaseException, who: str) -> CadreError:
-    """Ray's wrapper around a failure as one of our errors: our own kind as itself, all else as InfraError."""
+    """Ray's wrapper around a failure as one of our errors: our own kind as itself, a dead actor's as
+    EngineGone, all else as InfraError."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, CadreError):
         return cause
@@ -150,7 +166,7 @@ def from_ray(error: BaseException, who: str) -> CadreError:
         return error  # Ray makes a class that is both where it can
     if cause is not None:
         return InfraError(f"{who} failed: {type(cause).__name__}: {cause}")
-    return InfraError(f"{who} is gone: {last_words(error)}")
+    return EngineGone(f"{who} is gone: {last_words(error)}")
 
 
 def failed_call(error: Exception, who: str) -> CadreError:

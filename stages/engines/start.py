@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
-from stages.engines.base import EngineServer, EngineSpec, Weights
+from stages.engines.base import EngineGone, EngineServer, EngineSpec, Weights
 from stages.engines.client import EngineClient, failed_call
 from stages.engines.kinds import check_spec, engine_class, renderer_of
 from stages.process.memory import peak_resident_bytes
@@ -29,6 +29,8 @@ class EngineActor:
         self.spec = spec
         self._server: EngineServer | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._last_words = ""
 
     async def ready(self) -> dict[str, Any]:
         """Start the engine, once, and describe it.
@@ -67,13 +69,29 @@ class EngineActor:
             raise RunFailed(f"the engine of {self.spec.base_id!r} is asked before it is ready")
         return self._server
 
+    async def until_end(self) -> str:
+        """Why the engine answers nothing any more, once that is so while this process lives on."""
+        await self._ended.wait()
+        return self._last_words
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except EngineGone as error:
+            self._last_words = str(error)
+            self._ended.set()
+            raise
+
     async def generate(self, model_id: str, prompt_token_ids: list[int], sampling: Sampling) -> Completion:
-        return await self._ready_server().generate(model_id, prompt_token_ids, sampling)
+        with self._watched():
+            return await self._ready_server().generate(model_id, prompt_token_ids, sampling)
 
     async def weigh(
         self, model_id: str, prompt_token_ids: list[int], options: list[list[int]], temperature: float
     ) -> Weighed:
-        return await self._ready_server().weigh(model_id, prompt_token_ids, options, temperature)
+        with self._watched():
+            return await self._ready_server().weigh(model_id, prompt_token_ids, options, temperature)
 
     async def reload(self, weights: Weights) -> None:
         await self._ready_server().reload(weights)
@@ -127,6 +145,8 @@ def start_engine(
         name=name,
         num_cpus=0,
         num_gpus=spec.num_gpus,
+        # Ray packs, which leaves devices whole for larger processes; what needs none goes to other nodes.
+        scheduling_strategy="SPREAD" if spec.replicas > 1 and not spec.num_gpus else "DEFAULT",
         # Waiting calls cost nothing, and calls beyond this number would wait outside the batch.
         max_concurrency=10_000,
         max_restarts=0,

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stages.engines.client import failed_call
+from stages.engines.routed import RoutedEngine, Routes
 from stages.players.counterfactuals import Job, play_job
 from stages.players.probes import ProbeJob, play_probes
 from stages.players.shards import Kept, Shard, bases_of, kept_of
@@ -84,6 +85,21 @@ class PlayerActor:
         """Which weights a request sent from now on is asked of, by model id."""
         for model_id, version in versions.items():
             self.engines[model_id].policy_version = version
+
+    async def set_replicas(self, replicas: Mapping[str, Mapping[int, Any]]) -> None:
+        """Which replicas of an engine serve from now on: by its base and their number the actor, or None."""
+        for base_id, routes in self._routes().items():
+            routes.set(replicas.get(base_id, {}))
+
+    async def replica_counts(self) -> dict[str, dict[int, dict[str, int]]]:
+        """What each replica has answered to this player, by base and number."""
+        routes = self._routes().items()
+        return {base: {n: counts.as_dict() for n, counts in each.counts.items()} for base, each in routes}
+
+    def _routes(self) -> dict[str, Routes]:
+        """The routes of engines with replicas, by base: models of one engine share them."""
+        routed = (engine for engine in self.engines.values() if isinstance(engine, RoutedEngine))
+        return {engine.base_id: engine.routes for engine in routed}
 
     async def progress(self) -> dict[str, int]:
         """Episodes, turns and response tokens since the actor started."""

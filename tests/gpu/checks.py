@@ -21,6 +21,12 @@ RUNS: Final = {
     "adapters": (*TURNS, 'sharing.regime="adapters"', "models.team.adapter={rank=8}"),
     "apart": APART,
     "two ranks": (*TURNS, "models.team.trainer.ranks=2", "models.team.trainer.zero_stage=2"),
+    "replicas": (
+        *TURNS,
+        "models.team.num_gpus=0.6",
+        "models.team.trainer.num_gpus=0.4",
+        "models.team.replicas=2",
+    ),
 }
 """Settings of one iteration of the team that ships, by name."""
 
@@ -51,6 +57,7 @@ CHECKS: Final = (
     Check("train, evaluate, go on: colocated", f"{_LOOP}, twice", "runs:train", 1, 240),
     Check("iteration, apart", _LOOP, "runs:iteration", 2, 200, {"name": "apart"}),
     Check("iteration, two ranks, ZeRO 2", _LOOP, "runs:iteration", 2, 200, {"name": "two ranks"}),
+    Check("iteration, two replicas", _LOOP, "runs:iteration", 2, 240, {"name": "replicas"}),
     Check("iteration, adapters", _LOOP, "runs:iteration", 1, 200, {"name": "adapters"}),
     Check(
         "memory of a 0.5 B trainer",
@@ -76,7 +83,6 @@ CHECKS: Final = (
 )
 
 NOT_BUILT: Final = {
-    "replicas of an engine": "models.<id> has no `replicas`",
     "ZeRO 3": "zero_stage takes 0, 1 and 2",
     "offload of optimizer or weights": "models.<id>.trainer has no `offload`",
     "device weight sync": "weights reach engines as files",

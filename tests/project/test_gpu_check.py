@@ -12,7 +12,6 @@ from pipeline.plan.assemble import assemble
 from pipeline.plan.capacity import machine_problem
 from pipeline.plan.devices import Node
 from pipeline.settings.reading import load_settings
-from pipeline.settings.schema import ModelSection
 from pipeline.settings.training import TrainerSection
 from stages.training.spec import TrainerSpec
 from tests.gpu import kernels, memory, runs
@@ -98,7 +97,6 @@ def test_without_a_gpu_everything_is_not_run_and_nothing_is_ok(tmp_path: Path) -
 
 def test_what_is_called_not_built_is_not_built() -> None:
     """Whoever builds one of these adds its check and takes it off the list."""
-    assert "replicas" not in ModelSection.model_fields
     assert not any("offload" in name for name in TrainerSection.model_fields)
     with pytest.raises(UsageError, match="zero_stage"):
         TrainerSpec("m", "m", "", zero_stage=3)

@@ -12,6 +12,7 @@ import polars as pl
 from pipeline.metrics.cost import cost_metrics
 from pipeline.metrics.iteration import iteration_metrics, measured_by_stages
 from pipeline.metrics.realised import gain_of
+from pipeline.metrics.replicas import replica_metrics
 from pipeline.replays.movement import Movement, part_sums
 from pipeline.replays.record import replay_metrics
 from pipeline.store.evaluated import Evaluated
@@ -134,6 +135,8 @@ def everything(folder: Path) -> dict[str, float]:
     cost = cost_metrics(
         metrics | measured_by_stages(stages), {"engine/base": 2**30, "trainer/base": 2**30}, {}
     )
+    answered = dict.fromkeys(("calls", "prompt_tokens", "cached_tokens", "response_tokens"), 3)
+    cost |= replica_metrics({"base": {1: answered | {"asked_again": 1, "restarts": 1}}})
     gains = gain_of(*[pl.DataFrame({"task_id": ["t"], "sample": [0], "return": [r]}) for r in (0.0, 1.0)])
     metrics |= {f"shift/plan/{name}": value for name, value in (gains | {"pred_vs_real": 0.1}).items()}
     played = {name: value for name, value in metrics.items() if "/gradient_" not in name}

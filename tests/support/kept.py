@@ -9,11 +9,11 @@ That a run goes on in new processes as if nothing had been is what the tests of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipeline.run.fleet import Fleet
+from stages.engines import replicas
 from stages.engines import start as engines
 from stages.engines.base import EngineSpec
 from stages.training import group, rank
@@ -88,23 +88,10 @@ def kept_processes() -> Iterator[None]:
         patch.setattr(group, "rank_actor", _rank_actor)
         patch.setattr(group.TrainerGroup, "close", _close)
         patch.setattr(engines, "EngineActor", EmptiedEngine)
-        # who starts an engine without a fleet sees it end
-        patch.setattr(Fleet, "_start_engines", _with(Fleet._start_engines, start_engine=_start_engine))
-        patch.setattr(Fleet, "close", _with(Fleet.close, stop_engines=_stop_engines))
+        # of fleets alone: who starts an engine without one sees it end
+        patch.setattr(replicas, "start_engine", _start_engine)
+        patch.setattr(replicas, "stop_engines", _stop_engines)
         yield
-
-
-def _with(method: Callable[[Fleet], None], **replaced: Any) -> Callable[[Fleet], None]:
-    """A method of a fleet during which these functions of `stages.engines.start` are others."""
-    import pytest
-
-    def replacing(fleet: Fleet) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, function in replaced.items():
-                patch.setattr(engines, name, function)
-            method(fleet)
-
-    return replacing
 
 
 _RANKS: Final = Kept()
@@ -135,14 +122,19 @@ def _start_engine(spec: EngineSpec, name: str | None = None, **options: Any) -> 
     import ray
 
     key = (spec.kind, spec.num_threads)
-    if spec.kind not in ENGINES or name or (handle := _ENGINES.take(key)) is None:
-        return _ENGINES.use(_start_anew(spec, name, **options), key if spec.kind in ENGINES else None)
+    if name or not _stays(spec) or (handle := _ENGINES.take(key)) is None:
+        return _ENGINES.use(_start_anew(spec, name, **options), key if _stays(spec) else None)
     engines.check_spec(spec)
     ray.get(handle.fill.remote(spec))
     handle.ready.remote()
     if options.get("wait", True):
         engines.wait_ready([handle])
     return handle
+
+
+def _stays(spec: EngineSpec) -> bool:
+    """Whether the process of an engine waits for the next test: one that is watched has a call open."""
+    return spec.kind in ENGINES and spec.replicas == 1
 
 
 def _stop_engines(handles: Sequence[Any], timeout_seconds: float = engines.CLOSE_SECONDS) -> None:

@@ -41,7 +41,7 @@ def play(root: Path, iterations: int) -> tuple[Run, int, int]:
     with session(plan, signals=False) as runner:
         runner.train(iterations, None)
         trainers = {id(a) for group in runner.fleet._trainers.values() for a in group._actors}
-        return runner.run, len(runner.fleet._engines), len(trainers)
+        return runner.run, len(runner.fleet.engines.up), len(trainers)
 
 
 def rows(run: Run, iteration: int, table: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from workflows.engine import AnyEngine
+from workflows.engine import TASK, AnyEngine
 from workflows.errors import RunFailed, UsageError, describe, did_you_mean
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
@@ -119,6 +119,7 @@ class Player:
         if not self._started:
             await self.start()
         identity = EpisodeId(iteration, task.get("split"), task["task_id"], sample, block)
+        TASK.set(task["task_id"])
         if isinstance(base, Counterfactual) and (glimpse := base.for_all) is not None:
             await self._play(task, identity, glimpse)
             base = base.seen_by(glimpse)

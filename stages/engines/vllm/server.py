@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from stages.engines.base import (
+    EngineGone,
     EngineSpec,
     Weights,
     adapters_gib,
@@ -270,7 +271,9 @@ class VllmServer(EngineKind):
                 if not outputs:
                     first_token_after = time.monotonic() - arrived
                 outputs.append(output)
-        except (EngineDeadError, EngineGenerateError) as error:
+        except EngineDeadError as error:
+            raise EngineGone(f"vLLM failed: {error.__cause__ or error}") from error
+        except EngineGenerateError as error:
             raise InfraError(f"vLLM failed: {error.__cause__ or error or type(error).__name__}") from error
         except VLLMClientError as error:
             raise UsageError(f"vLLM refuses the request: {error}") from error
