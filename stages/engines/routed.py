@@ -56,10 +56,10 @@ class Routes:
     def set(self, handles: Mapping[int, Any]) -> None:
         """Say which replicas serve now, by number: those with an actor."""
         for number, handle in handles.items():
-            self.handles[number] = handle
             if handle is None:
-                self.router.down(number)
-            else:
+                self.router.down(number)  # first: another thread may choose one now
+            self.handles[number] = handle
+            if handle is not None:
                 self.router.up(number)
 
     async def ask(self, method: str, group: str, tokens: int, *arguments: Any) -> Any:

@@ -161,6 +161,8 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "models.team.gpu_memory_fraction": [0, 1.1],
     "models.team.num_gpus": [-1],
     "models.team.max_batch_size": [0],
+    "models.team.replicas": [0, 1.5, 257],
+    "cluster.engine_restarts": [-1, 1.5],
     "models.team.trainer.ranks": [0],
     "models.team.trainer.zero_stage": [3],
     "models.team.trainer.num_threads": [-1],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stages.engines.base import EngineSpec
+from stages.engines.base import EngineGone, EngineSpec
 from stages.engines.scripted import ScriptedServer
 from stages.engines.torch.server import TorchServer
 from workflows.engine import Completion, Sampling
@@ -45,6 +45,15 @@ class DyingScript(_Dying, ScriptedServer):
     ) -> Completion:
         self._begin()
         return await super().generate(model_id, prompt_token_ids, sampling)
+
+
+class Broken(ScriptedServer):
+    """An engine whose process lives on, and which can't answer any more."""
+
+    async def generate(
+        self, model_id: str, prompt_token_ids: Sequence[int], sampling: Sampling
+    ) -> Completion:
+        raise EngineGone("the engine core died: signal 11")
 
 
 class DyingTorch(_Dying, TorchServer):
