@@ -86,10 +86,12 @@ def processes_of(demand: Demand) -> list[Process]:
 
 
 def _engine(name: str, spec: EngineSpec) -> Process:
+    several = spec.replicas > 1
     if spec.num_gpus:
-        return Process(f"engine {name}", spec.num_gpus, True, cache(partial(engine_need, spec)))
-    need = DeviceNeed({}, {}, engine_memory(spec))
-    return Process(f"engine {name}", 0.0, True, lambda gib: need)
+        need = cache(partial(engine_need, spec))
+        return Process(f"engine {name}", spec.num_gpus, True, need, is_replica=several)
+    on_host = DeviceNeed({}, {}, engine_memory(spec))
+    return Process(f"engine {name}", 0.0, True, lambda gib: on_host, is_replica=several)
 
 
 def _rank_of(demand: Demand, model_ids: Sequence[str]) -> tuple[Any, float]:

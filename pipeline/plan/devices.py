@@ -35,6 +35,7 @@ class Process:
     need: Callable[[float], DeviceNeed]
     host_step: float = 0.0
     trainer: str = ""  # whose ranks work at the same time
+    is_replica: bool = False  # one of several engines of one model
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Machine:
     devices: list[Device]
     host: dict[str, float] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
+    replicas: dict[str, float] = field(default_factory=dict)  # of `host`, those of engines with several
 
     @property
     def step(self) -> float:
@@ -84,6 +86,8 @@ class Machine:
             self.devices[index].left -= min(1.0, process.gpus)
             self.devices[index].held.append((process, need))
         self.host[process.name] = need.host
+        if process.is_replica:
+            self.replicas[process.name] = need.host
         if process.host_step:
             self.steps[process.trainer] = self.steps.get(process.trainer, 0.0) + process.host_step
 
@@ -177,7 +181,7 @@ def values_of(machines: Sequence[Machine]) -> list[dict[str, Any]]:
             "node": machine.node.name,
             "memory_gib": machine.host_total,
             "memory_free_gib": machine.node.memory_gib,
-            "replicas": {name: gib for name, gib in machine.host.items() if ", replica " in name},
+            "replicas": dict(machine.replicas),
             "devices": [
                 {
                     "gib": device.gib or None,

@@ -63,10 +63,10 @@ def memory_report(plan: Needs) -> dict[str, float]:
 
 
 def replica_names(base_id: str, spec: EngineSpec) -> list[str]:
-    """How the processes of an engine are called: after its base, and by number where it has replicas."""
+    """How the processes of an engine are called: after its base, with a number where it has replicas."""
     if spec.replicas == 1:
         return [base_id]
-    return [f"{base_id}, replica {number}" for number in range(1, spec.replicas + 1)]
+    return [f"{base_id}.{number}" for number in range(1, spec.replicas + 1)]
 
 
 def available_gib() -> float:

@@ -54,7 +54,7 @@ class EngineSpec:
     seed: int = 0
     policy_version: int = 0  # of the weights in `checkpoint`
     replicas: int = 1  # engines like this one, which share the calls
-    restarts: int = 3  # of each replica that dies
+    restarts: int = 3  # in a row, of each replica that dies
     options: Mapping[str, Any] = field(default_factory=dict)
     template_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
     adapters: Mapping[str, AdapterSpec] = field(default_factory=dict)  # by model id

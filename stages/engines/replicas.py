@@ -25,6 +25,7 @@ from workflows.errors import CadreError, RunFailed
 Actor = Any  # a handle of a Ray actor, whose methods Ray makes when it runs
 Tell = Callable[[str, Mapping[int, Actor]], None]
 
+STEADY_SECONDS: Final = 600.0  # a replica that has served so long may be started anew as often as at first
 MEMORY_SECONDS: Final = 10.0  # how long an engine may take to say how much memory it has needed
 
 
@@ -43,8 +44,9 @@ class _Replica:
     state: _State = _State.STARTING
     handle: Actor = None
     awaited: Any = None
-    since: float = 0.0
+    since: float = 0.0  # in this state, on the monotonic clock
     restarts: int = 0
+    in_a_row: int = 0  # restarts without having served for long
     process: int | None = None
 
 
@@ -93,7 +95,7 @@ class Replicas:
     def names(self) -> list[str]:
         """Of the replicas, in the order of `begin`."""
         base_id = self.spec.base_id
-        return [base_id] if self.is_single else [f"{base_id}, replica {r.number}" for r in self._replicas]
+        return [base_id] if self.is_single else [f"{base_id}.{r.number}" for r in self._replicas]
 
     @property
     def is_single(self) -> bool:
@@ -103,7 +105,8 @@ class Replicas:
         """All replicas are up, with the descriptions that `wait_ready` gave: serve, and watch them."""
         self._description = dict(descriptions[0])
         for replica, description in zip(self._replicas, descriptions, strict=True):
-            replica.state, replica.process = _State.SERVING, description["process"]
+            replica.process = description["process"]
+            self._serves(replica)
         if self.is_single:
             return
         for replica in self._replicas:
@@ -301,32 +304,39 @@ class Replicas:
                 setting="cluster.engine_call_seconds",
                 tick=self._check_open,
             )
-        replica.state, replica.awaited = _State.SERVING, replica.handle.until_end.remote()
+        self._serves(replica)
+        replica.awaited = replica.handle.until_end.remote()
         self._announce(replica, replica.handle)
         versions = ", ".join(f"{w.model_id} version {w.version}" for w in self._weights.values())
         self._say(f"{self._named(replica)} serves again, with {versions or 'the initial weights'}")
+
+    def _serves(self, replica: _Replica) -> None:
+        replica.state, replica.since = _State.SERVING, time.monotonic()
 
     def _lost(self, replica: _Replica, why: str) -> None:
         """Take a dead replica out, and start it anew as often as it may be."""
         if replica.handle is not None:
             end_by_force([replica.handle])
         was_serving = replica.state == _State.SERVING
+        if was_serving and time.monotonic() - replica.since >= STEADY_SECONDS:
+            replica.in_a_row = 0
         replica.handle, replica.awaited, replica.process = None, None, None
         if was_serving:
             self._announce(replica, None)
         allowed = self.spec.restarts
-        if replica.restarts >= allowed:
+        if replica.in_a_row >= allowed:
             replica.state = _State.GIVEN_UP
             left = sum(r.state != _State.GIVEN_UP for r in self._replicas)
             self._say(
-                f"{self._named(replica)} died after {replica.restarts} new starts, as many as "
+                f"{self._named(replica)} died after {replica.in_a_row} new starts in a row, as many as "
                 f"cluster.engine_restarts allows; {left} of {len(self._replicas)} replicas are left: {why}"
             )
             return
         replica.restarts += 1
+        replica.in_a_row += 1
         self._say(
             f"{self._named(replica)} {'died' if was_serving else 'did not start'}; new start "
-            f"{replica.restarts} of at most {allowed}: {why}"
+            f"{replica.in_a_row} of at most {allowed}: {why}"
         )
         try:
             self._start(replica)
@@ -358,8 +368,8 @@ class Replicas:
         if all(replica.state == _State.GIVEN_UP for replica in self._replicas):
             raise RunFailed(
                 f"all {len(self._replicas)} replicas of engine {self.spec.base_id!r} are dead, each after as "
-                f"many new starts as cluster.engine_restarts = {self.spec.restarts} allows; the lines above "
-                "say why"
+                f"many new starts in a row as cluster.engine_restarts = {self.spec.restarts} allows; the lines "
+                "above say why"
             )
 
     def _check_open(self) -> None:

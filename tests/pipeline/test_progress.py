@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pipeline.tracking.deadline import Worker
-from pipeline.views.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, RichProgress, duration
+from pipeline.views.progress import LINE_SECONDS, WINDOW_SECONDS, Meter, Named, RichProgress, duration
 from workflows.errors import CadreError
 
 
@@ -49,6 +49,19 @@ def test_without_a_terminal_progress_is_a_line_now_and_then_and_one_at_the_end()
     assert lines[0] == "rollout [x]: 60 episodes"
     assert lines[1] == "rollout [x]: 10/60 episodes  1 episodes/s  50 tokens/s  50 s left"
     assert lines[-1] == "rollout [x]: 60 episodes in 60.0 s, 1 episodes/s, 50 tokens/s"
+
+
+def test_what_happens_meanwhile_is_a_line_and_the_stage_goes_on_under_it():
+    clock, file = Clock(), io.StringIO()
+    progress = RichProgress(file, clock)
+    progress.start("rollout", 2, "episode")
+    Named(progress, "iteration 3").say("replica 2 of engine 'team' died")
+    clock.now += 1
+    progress.advance(2)
+    progress.finish()
+    lines = file.getvalue().splitlines()
+    assert lines[1] == "iteration 3: replica 2 of engine 'team' died"
+    assert lines[2].startswith("rollout: 2 episodes in 1.0 s")
 
 
 def test_a_stage_without_a_unit_shows_its_time():

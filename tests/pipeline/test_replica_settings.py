@@ -39,7 +39,7 @@ def test_replicas_are_no_part_of_what_a_run_is(scripted: Settings) -> None:
 def test_check_shows_the_memory_and_the_place_of_each_replica(scripted: Settings) -> None:
     nodes = [{"count": 2, "memory_gib": 16}]
     plan = plan_of(scripted, {"nodes": nodes}, replicas=3)
-    names = [f"engine team, replica {n}" for n in (1, 2, 3)]
+    names = [f"engine team.{n}" for n in (1, 2, 3)]
     assert [name for name in memory_report(plan) if name.startswith("engine")] == names
     values = overview(plan)
     lines = overview_lines(values)
