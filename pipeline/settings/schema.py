@@ -299,7 +299,7 @@ class ClusterSection(Section):
     engine_call_seconds: Seconds = 600
     """Most time for an engine to take new weights, to sleep or to wake."""
     engine_restarts: Count = 3
-    """How often in a row a replica of an engine that dies is started anew; ten minutes of service end the row."""
+    """How often in a row a replica that dies is started anew; ten minutes of service end the row."""
     player_start_seconds: Seconds = 600
     """Most time until a player has its workflow and tools, indexes of a corpus included."""
     player_call_seconds: Seconds = 300

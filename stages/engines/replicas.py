@@ -368,8 +368,8 @@ class Replicas:
         if all(replica.state == _State.GIVEN_UP for replica in self._replicas):
             raise RunFailed(
                 f"all {len(self._replicas)} replicas of engine {self.spec.base_id!r} are dead, each after as "
-                f"many new starts in a row as cluster.engine_restarts = {self.spec.restarts} allows; the lines "
-                "above say why"
+                f"many new starts in a row as cluster.engine_restarts = {self.spec.restarts} allows; "
+                "the lines above say why"
             )
 
     def _check_open(self) -> None:
