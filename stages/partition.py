@@ -12,70 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rewards.credit.silent import SILENT
-from rewards.scoring.reasons import kind_of
 from stages.base import Account, Context, StageResult
-from stages.batching import PLAN_COLUMNS, plan_batches, prefix_names
+from stages.batching import PLAN_COLUMNS, plan_batches
 from stages.lease import Lease
+from stages.partition_rows import (
+    CREDIT_COLUMNS,
+    DECIDED,
+    REWARD_COLUMNS,
+    SURVEY,
+    TURN_COLUMNS,
+    Job,
+    survey_part,
+    table_of,
+    write_part,
+)
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
 from stages.training.gradients.spec import MOST_COPIES
-from workflows.errors import RunFailed, SchemaError, UsageError
+from workflows.errors import RunFailed, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURN_KEYS, TURNS
 from workflows.vocabulary import Status
 
-_LENGTH_COLUMNS: Final = (
-    *TURN_KEYS,
-    "model_id",
-    "role",
-    "context_hash",
-    "branch",
-    "num_prompt_tokens",
-    "prompt_token_ids",
-    "response_token_ids",
-)
-_ROW_COLUMNS: Final = (
-    *TURN_KEYS,
-    "group_id",
-    "model_id",
-    "role",
-    "step",
-    "round",
-    "branch",
-    "policy_version",
-    "prompt_token_ids",
-    "response_token_ids",
-    "behaviour_logprobs",
-    "sampling",
-    "conversation",
-    "conversation_turn",
-    "act",
-    "option_logprobs",
-)
-_REWARD_COLUMNS: Final = (*TURN_KEYS, "reward")
-_CREDIT_COLUMNS: Final = (*TURN_KEYS, "return", "advantage", "excluded")
-_ALL_TURN_COLUMNS: Final = tuple(dict.fromkeys((*_LENGTH_COLUMNS, *_ROW_COLUMNS)))
-_SURVEY: Final = {
-    "episode_id": pl.String,
-    "turn_index": pl.Int32,
-    "model_id": pl.String,
-    "num_prompt_tokens": pl.Int32,
-    "num_response_tokens": pl.Int32,
-    "prompt": pl.String,  # equal for equal prompts
-    "prefix": pl.Binary,  # by `prefix_names`
-    "role": pl.String,
-    "branch": pl.String,
-    "advantage": pl.Float64,
-    "source": pl.Int32,  # number of the input part
-}
-
-
-DECIDED: Final = "a stop decision with a loss of its own"
 _PLAYED_WELL: Final = frozenset({SILENT, str(Status.TRUNCATED), DECIDED})
 """Reasons to leave a turn out that say nothing against it or its reward."""
 
@@ -144,9 +105,9 @@ class PartitionStage:
     @property
     def inputs(self) -> dict[str, pa.Schema]:
         return {
-            "turns": pa.schema([TURNS.field(c) for c in _ALL_TURN_COLUMNS]),
-            "rewards": pa.schema([REWARDS.field(c) for c in _REWARD_COLUMNS]),
-            "credit": pa.schema([CREDIT.field(c) for c in _CREDIT_COLUMNS]),
+            "turns": pa.schema([TURNS.field(c) for c in TURN_COLUMNS]),
+            "rewards": pa.schema([REWARDS.field(c) for c in REWARD_COLUMNS]),
+            "credit": pa.schema([CREDIT.field(c) for c in CREDIT_COLUMNS]),
         }
 
     @property
@@ -173,7 +134,7 @@ class PartitionStage:
             decided_roles=self.decided_roles,
         )
         excluded: Counter[str] = sum((s["excluded"] for s in surveys), Counter())
-        rows = pl.concat([pl.DataFrame(schema=_SURVEY), *(s["usable"] for s in surveys)])
+        rows = pl.concat([pl.DataFrame(schema=SURVEY), *(s["usable"] for s in surveys)])
         if not rows.height and not _PLAYED_WELL & excluded.keys():
             details = {kind: reason for s in reversed(surveys) for kind, reason in s["details"].items()}
             causes = _causes(Counter({details[kind]: count for kind, count in excluded.items()}))
@@ -201,142 +162,6 @@ class PartitionStage:
         )
         metrics, notes = _per_model(models, rows, excluded)
         return StageResult(parts, [account], metrics, notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One output part: its model, its number within the model's table, and the places of its rows."""
-
-    model_id: str
-    number: int
-    rows: pl.DataFrame  # the turn keys, the numbers of their input parts (`source`), and PLAN_COLUMNS
-
-
-def table_of(model_id: str) -> str:
-    return f"partition/{model_id}"
-
-
-def survey_part(
-    index: int,
-    tables: Mapping[str, TableRef],
-    models: Sequence[str],
-    frozen_roles: frozenset[str] = frozenset(),
-    elsewhere: frozenset[str] = frozenset(),
-    decided_roles: frozenset[str] = frozenset(),
-) -> dict[str, Any]:
-    """Keys and lengths of the usable turns of part `index`, and the others counted by reason."""
-    turns = _surveyed(tables["turns"].read_part(index, _LENGTH_COLUMNS))
-    credit = pl.DataFrame(tables["credit"].read_part(index, _CREDIT_COLUMNS))
-    both = turns.join(credit, on=TURN_KEYS, how="inner", validate="1:1")
-    if not both.height == turns.height == credit.height:
-        raise SchemaError(
-            f"part {index}: turns ({turns.height} rows) and credit ({credit.height}) share only "
-            f"{both.height} turns; these tables are not of one rollout"
-        )
-    reason = (
-        pl.when(pl.col("excluded").is_not_null())
-        .then(pl.col("excluded"))
-        .when(pl.col("role").is_in(sorted(frozen_roles)))
-        .then(pl.lit("role is frozen"))
-        .when(pl.col("role").is_in(sorted(decided_roles)))
-        .then(pl.lit(DECIDED))
-        .when(pl.col("model_id").is_in(sorted(elsewhere)))
-        .then(pl.lit("model is trained in another block"))
-        .when(~pl.col("model_id").is_in(models))
-        .then(pl.lit("model ") + pl.col("model_id").fill_null("(none)") + pl.lit(" is not partitioned"))
-        .when(pl.col("num_response_tokens") == 0)
-        .then(pl.lit("no response tokens"))
-    )
-    both = both.with_columns(reason=reason)
-    usable = both.filter(pl.col("reason").is_null()).with_columns(
-        source=pl.lit(index, pl.Int32), prompt="context_hash"
-    )
-    left_out = both.sort(TURN_KEYS)["reason"].drop_nulls().to_list()
-    return {
-        "usable": usable.select(list(_SURVEY)),
-        "excluded": Counter(kind_of(r) for r in left_out),
-        "details": {kind_of(r): r for r in reversed(left_out)},  # the first of each kind, in full
-    }
-
-
-def write_part(
-    index: int, tables: Mapping[str, TableRef], sinks: Mapping[str, TableSink], jobs: Sequence[Job]
-) -> dict[str, Any]:
-    """Gather the rows of job `index` from the input parts and write them."""
-    job = jobs[index]
-    pieces = [PARTITION.empty_table()]
-    for (source,), wanted in job.rows.group_by("source", maintain_order=True):
-        turns = tables["turns"].read_part(source, _ROW_COLUMNS)
-        rewards = tables["rewards"].read_part(source, _REWARD_COLUMNS)
-        credit = tables["credit"].read_part(source, _CREDIT_COLUMNS)
-        pieces.append(gather(turns, rewards, credit, wanted))
-    table = pa.concat_tables(pieces).sort_by(
-        [(c, "ascending") for c in ("rank", "mini_batch", "micro_batch", *TURN_KEYS)]
-    )
-    if table.num_rows != job.rows.height:
-        raise SchemaError(
-            f"{table_of(job.model_id)} part {job.number} should have {job.rows.height} rows, found "
-            f"{table.num_rows}"
-        )
-    return {"part": sinks[job.model_id].write_part(job.number, table)}
-
-
-def gather(turns: pa.Table, rewards: pa.Table, credit: pa.Table, places: pl.DataFrame) -> pa.Table:
-    """The rows of `PARTITION` that `places` (turn keys and PLAN_COLUMNS) asks for, as far as they are here.
-
-    Raises:
-        SchemaError: a row whose logprobs are not as many as its response ids, or without a temperature.
-    """
-    # Positions first, so that token lists are taken once, by Arrow, and never pass through a join.
-    wanted = (
-        _positions(turns, "turn_row")
-        .join(places, on=TURN_KEYS)
-        .join(_positions(rewards, "reward_row"), on=TURN_KEYS)
-        .join(_positions(credit, "credit_row"), on=TURN_KEYS)
-    )
-    rows = turns.take(wanted["turn_row"].to_arrow())
-    credits = credit.take(wanted["credit_row"].to_arrow())
-    temperature = pl.Series(rows["sampling"]).str.json_path_match("$.temperature").cast(pl.Float64)
-    columns = {name: rows[name] for name in _ROW_COLUMNS if name != "sampling"}
-    columns |= {name: wanted[name].to_arrow() for name in PLAN_COLUMNS}
-    columns |= {"temperature": temperature.to_arrow()}
-    columns |= {"reward": rewards["reward"].take(wanted["reward_row"].to_arrow())}
-    columns |= {name: credits[name] for name in ("return", "advantage")}
-    table = pa.table(columns).select(PARTITION.names).cast(PARTITION)
-    _refuse_broken_rows(table)
-    return table
-
-
-def _refuse_broken_rows(table: pa.Table) -> None:
-    lengths = pc.list_value_length(table["response_token_ids"])
-    logprobs = pc.fill_null(pc.list_value_length(table["behaviour_logprobs"]), -1)
-    for what, bad in (
-        ("other numbers of behaviour_logprobs than of response_token_ids", pc.not_equal(lengths, logprobs)),
-        ("no temperature in sampling", pc.is_null(table["temperature"])),
-    ):
-        broken = table.filter(bad)
-        if broken.num_rows:
-            first = tuple(broken[key][0].as_py() for key in TURN_KEYS)
-            raise SchemaError(
-                f"{broken.num_rows} turns have {what}, the first is {first}; they can't be trained on"
-            )
-
-
-def _surveyed(turns: pa.Table) -> pl.DataFrame:
-    """The turns with the length of their response and `prefix` in place of their tokens."""
-    lengths = pc.fill_null(pc.list_value_length(turns["response_token_ids"]), 0)
-    names = prefix_names(
-        # the last token of a response predicts nothing, so no forward pass has it
-        np.concatenate([prompt.values, response.values[:-1]]) if prompt.is_valid and response.is_valid else ()
-        for prompt, response in zip(turns["prompt_token_ids"], turns["response_token_ids"], strict=True)
-    )
-    narrow = turns.drop_columns(["prompt_token_ids", "response_token_ids"])
-    narrow = narrow.append_column("num_response_tokens", lengths)
-    return pl.DataFrame(narrow.append_column("prefix", pa.array(names, pa.binary())))
-
-
-def _positions(table: pa.Table, name: str) -> pl.DataFrame:
-    return pl.DataFrame(table.select(TURN_KEYS)).with_row_index(name)
 
 
 def with_parts(rows: pl.DataFrame) -> pl.DataFrame:

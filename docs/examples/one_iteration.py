@@ -16,7 +16,7 @@ from rewards.loading import load_credit, load_reward
 from rewards.scoring.score import score_turns
 from rewards.scoring.weighted import WeightedReward, WeightedRewards
 from stages.batching import plan_batches, prefix_names
-from stages.partition import gather
+from stages.partition_rows import gather
 from stages.training.loss.batch import TokenBatch
 from stages.training.loss.loss import denominator, policy_loss, terms_of, token_weights
 from stages.training.loss.spec import LossSpec

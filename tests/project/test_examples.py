@@ -18,7 +18,7 @@ from pipeline.run.session import session
 from pipeline.settings.reading import load_settings
 from pipeline.store.run import carried_tables
 from stages.base import Quiet, Stage, carried_of
-from stages.partition import DECIDED
+from stages.partition_rows import DECIDED
 from workflows.loading import BUILTIN_WORKFLOWS
 
 ROOT = Path(__file__).parents[2]

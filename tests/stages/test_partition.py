@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.batching import PASS_TOKENS, PLAN_COLUMNS, plan_batches, prefix_names
-from stages.partition import Job, PartitionSpec, PartitionStage, gather, survey_part, with_parts, write_part
+from stages.partition import PartitionSpec, PartitionStage, with_parts
+from stages.partition_rows import Job, gather, survey_part, write_part
 from stages.tables.parquet import TableSink
 from workflows.errors import SchemaError, UsageError
 from workflows.trajectory import CREDIT, PARTITION, REWARDS, TURNS, rows_to_table
