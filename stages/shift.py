@@ -205,7 +205,7 @@ def shift_of(
     row["shift_budget"] = math.sqrt(math.fsum(far) / 2)
     row["shift_budget_triangle"] = math.fsum(math.sqrt(each / 2) for each in far)
     for name, values in (("prefix", prefix), ("suffix", suffix), ("joint", prefix + suffix)):
-        row[f"ess_{name}"] = effective_share(_weights(values))
+        row[f"ess_{name}"] = effective_share(_relative(values))
     known = prefix.drop_nulls().to_numpy()
     if len(known):
         weights = _weights(prefix)
@@ -278,6 +278,12 @@ def effective_share(weights: Floats) -> float | None:
     """(ΣW)² / (N ΣW²): 1 where all weights are equal, 1 / N where one has all; None of nothing."""
     squares = float((weights**2).sum())
     return float(weights.sum()) ** 2 / (len(weights) * squares) if squares else None
+
+
+def _relative(logs: pl.Series) -> Floats:
+    """Weights as shares of the largest, uncut: cut, those far below 1 would all be equal, and look usable."""
+    known = logs.drop_nulls().to_numpy()
+    return np.exp(known - known.max()) if len(known) else known
 
 
 def _weights(logs: pl.Series) -> Floats:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-
-LIMIT: Final = 20.0  # log ratios are cut here, either way, before they are weights
 
 Key = tuple[str, int]  # episode_id and turn_index
 
@@ -54,11 +52,14 @@ class Shock:
 
 
 def effective_share(log_weights: Sequence[float]) -> float:
-    """(Σ w)² / (n Σ w²) of n weights: 1 where all are equal, 1/n where one has everything."""
+    """(Σ w)² / (n Σ w²) of n weights: 1 where all are equal, 1/n where one has everything.
+
+    Weights are taken whole: cut at a limit, those of a stranger would all be equally small, and look equal.
+    """
     if not len(log_weights):
         return 1.0
-    cut = np.clip(np.asarray(log_weights, dtype=np.float64), -LIMIT, LIMIT)
-    weights = np.exp(cut - cut.max())
+    logs = np.asarray(log_weights, dtype=np.float64)
+    weights = np.exp(logs - logs.max())
     return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
 
 

@@ -70,7 +70,8 @@ def test_a_score_is_the_mean_of_a_tasks_samples_and_a_failure_is_nothing() -> No
 
 def test_effective_shares_are_those_of_the_weights() -> None:
     assert effective_share([0.3, 0.3, 0.3]) == pytest.approx(1)
-    assert effective_share([0.0, -1e9]) == pytest.approx(0.5)  # cut at 20: one has everything
+    assert effective_share([0.0, -1e9]) == pytest.approx(0.5)  # one has everything
+    assert effective_share([-50.0, -80.0, -90.0]) == pytest.approx(1 / 3)  # of a stranger: all are tiny
     assert effective_share([]) == 1
     weights = np.exp([0.1, -0.4, 1.0])
     assert effective_share([0.1, -0.4, 1.0]) == pytest.approx(weights.sum() ** 2 / (3 * (weights**2).sum()))

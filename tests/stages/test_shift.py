@@ -100,6 +100,13 @@ def test_a_budget_has_the_teammates_that_speak_before_a_unit() -> None:
     assert shift_of("c", played, zero, moved)["shift_budget_triangle"] == pytest.approx(0.1 + 0.2)
 
 
+def test_rows_that_are_all_far_from_likely_are_not_taken_for_usable() -> None:
+    far = ratios({("e0", 0): -40.0, ("e1", 0): -60.0})
+    row = shift_of("b", turns("ab", "ab"), far, {"a": 50.0})
+    assert row["ess_prefix"] == pytest.approx(0.5)
+    assert row["clipped_share"] == 1
+
+
 def chain(count: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     """Plays of a speaker a and a listener b over bits, both updated, and what is exact of them.
 
