@@ -99,9 +99,9 @@ class Stage(Protocol):
     `inputs` and `outputs` map table names to schemas; `folder` is where the manifest lies, within
     the iteration; `places` maps each output to its folder within `folder` ("" for the folder itself).
     `lease` says what it borrows of the fleet: "none" is nothing, "engine" the players, "trainer" trainers and
-    their checkpoints. A stage may also have `carried`: inputs that are outputs of the iteration before, by
-    name; they have no parts in the first iteration. It may also name kinds of inputs in `does_without`: these
-    have no parts where an older version of the code did not write them.
+    their checkpoints, "both" all of it. A stage may also have `carried`: inputs that are outputs of the
+    iteration before, by name; they have no parts in the first iteration. It may also name kinds of inputs in
+    `does_without`: these have no parts where an older version of the code did not write them.
     """
 
     @property

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from stages.engines.base import Weights
     from stages.training.group import TrainerGroup
 
-Lease = Literal["none", "engine", "trainer"]
+Lease = Literal["none", "engine", "trainer", "both"]
 LEASES: Final[tuple[Lease, ...]] = get_args(Lease)
 
+_PLAYING: Final = ("players",)
+_TRAINING: Final = ("trainer", "version_of", "checkpoint_uri", "checkpoint_is_due", "weights_changed")
 GIVES: Final[Mapping[Lease, tuple[str, ...]]] = {
     "none": (),
-    "engine": ("players",),
-    "trainer": ("trainer", "version_of", "checkpoint_uri", "checkpoint_is_due", "weights_changed"),
+    "engine": _PLAYING,
+    "trainer": _TRAINING,
+    "both": (*_PLAYING, *_TRAINING),
 }
 """The methods of a fleet that a lease gives."""
 

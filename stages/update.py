@@ -19,12 +19,14 @@ from stages.lease import Lease
 from stages.tables.parquet import TableRef, TableSink
 from stages.training.spec import UpdateReport
 from stages.training.trust.spec import REJECTED, state_before, told
+from stages.trial import Trial
 from workflows.models import Model
 from workflows.trajectory import (
     MODELS,
     RATIOS,
     ROLE_PAIRS,
     ROLE_UPDATES,
+    TRIAL,
     TRUST,
     UPDATES,
     rows_to_table,
@@ -83,10 +85,9 @@ class UpdateStage:
     the KL coefficients of the loss are adaptive. With `by_role` there are tables of what the update measured
     of each role (`stages.training.roles`). `trust` says whether the model has a trust region, whose state is
     carried from block to block, and `ratios` whether that measures every row: then there is a table of how
-    far each message has moved. `stops` says whether it learns from stop decisions too.
+    far each message has moved. `stops` says whether it learns from stop decisions too. With a `trial`
+    the team plays with each candidate before that is the model's next version, so the stage borrows engines.
     """
-
-    lease: Lease = "trainer"
 
     def __init__(
         self,
@@ -100,8 +101,10 @@ class UpdateStage:
         trust: bool = False,
         ratios: bool = False,
         stops: bool = False,
+        trial: Trial | None = None,
     ) -> None:
-        self._stops = stops
+        self._stops, self.trial = stops, trial
+        self.lease: Lease = "trainer" if trial is None else "both"
         self.model, self.off_policy, self._scores, self._kl_scale = model, off_policy, scores, kl_scale
         self.by_role, self.trust, self.ratios = by_role, trust, ratios
         model_id = model.model_id
@@ -119,8 +122,9 @@ class UpdateStage:
         )
         self._roles, self._pairs = f"role_updates/{model_id}", f"role_pairs/{model_id}"
         of_roles = {self._roles: ROLE_UPDATES, self._pairs: ROLE_PAIRS} if by_role else {}
-        self._ratios = f"ratios/{model_id}"
+        self._ratios, self._trial = f"ratios/{model_id}", f"trial/{model_id}"
         decided = ({self._trust: TRUST} if trust else {}) | ({self._ratios: RATIOS} if ratios else {})
+        decided |= {self._trial: TRIAL} if trial is not None else {}
         self.outputs: Mapping[str, pa.Schema] = {
             self._updates: UPDATES,
             self._models: MODELS,
@@ -128,7 +132,7 @@ class UpdateStage:
             **decided,
         }
         places = {self._updates: "steps", self._models: "models", self._roles: "roles", self._pairs: "pairs"}
-        places |= {self._trust: "trust", self._ratios: "ratios"}
+        places |= {self._trust: "trust", self._ratios: "ratios", self._trial: "trial"}
         self.places: Mapping[str, str] = {table: places[table] for table in self.outputs}
 
     def reading(self, *, advantages: bool) -> UpdateStage:
@@ -143,6 +147,7 @@ class UpdateStage:
             trust=self.trust,
             ratios=self.ratios,
             stops=self._stops,
+            trial=self.trial,
         )
 
     def run(
@@ -150,6 +155,8 @@ class UpdateStage:
     ) -> StageResult:
         """Raises RunFailed where the update can't be made; the weights and the tables are then unchanged."""
         partition, model_id = inputs[self._partition], self.model.model_id
+        if self.trial is not None:
+            context.fleet.players()  # engines start at the model's version: before the trainer moves on
         group = context.fleet.trainer(model_id)
         context.progress.start(f"update {model_id}", partition.rows * group.spec.epochs, "row")
         report: UpdateReport = group.update(
@@ -165,6 +172,14 @@ class UpdateStage:
             trust=state_before(inputs[self._before].read().to_pylist()) if self.trust else None,
         )
         context.progress.finish()
+        trial: list[dict[str, Any]] = []
+        accounts, notes = [], []
+        if self.trial is not None and report.on_trial:
+            folder = outputs[self._trial].folder + "-plays"
+            report, trial, of_trial, told_trial = self.trial.decided(group, report, folder, context)
+            accounts = [of_trial]
+            if report.version_after > report.version_before:  # else it is the reason of the rejection
+                notes = [f"trial of model {model_id!r}: {told_trial}"]
         weights: Weights | None = None
         if report.version_after > report.version_before:
             # numbers that rejected candidates have spent count: a checkpoint that was due at one is due now
@@ -178,15 +193,16 @@ class UpdateStage:
             self._pairs: rows_to_table(report.pairs, ROLE_PAIRS),
             self._trust: rows_to_table([report.trust] if report.trust else [], TRUST),
             self._ratios: rows_to_table(report.ratios, RATIOS),
+            self._trial: rows_to_table(trial, TRIAL),
         }
         parts = {name: [outputs[name].write_part(0, tables[name])] for name in self.outputs}
         if weights is not None:
             context.fleet.weights_changed(weights)
         return StageResult(
             parts,
-            accounts=[account_of(report, partition.rows), *self._account_of_roles(report)],
+            accounts=[account_of(report, partition.rows), *self._account_of_roles(report), *accounts],
             metrics=_metrics(report),
-            notes=_notes(report),
+            notes=[*notes, *_notes(report)],
         )
 
     def _account_of_roles(self, report: UpdateReport) -> list[Account]:

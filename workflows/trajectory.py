@@ -34,6 +34,7 @@ from workflows.update_tables import ROLE_UPDATES as ROLE_UPDATES
 from workflows.update_tables import SCORES as SCORES
 from workflows.update_tables import SHIFT as SHIFT
 from workflows.update_tables import TOKEN_ADVANTAGES as TOKEN_ADVANTAGES
+from workflows.update_tables import TRIAL as TRIAL
 from workflows.update_tables import TRUST as TRUST
 from workflows.update_tables import UPDATES as UPDATES
 from workflows.vocabulary import NOT_THE_POLICYS_DOING as NOT_THE_POLICYS_DOING
@@ -261,6 +262,7 @@ _SCHEMAS: Final = {
     "role_pairs": ROLE_PAIRS,
     "trust": TRUST,
     "ratios": RATIOS,
+    "trial": TRIAL,
     "prefix_weights": PREFIX_WEIGHTS,
     "shift": SHIFT,
     "models": MODELS,

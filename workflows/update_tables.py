@@ -187,6 +187,26 @@ RATIOS: Final = pa.schema(
     ]
 )
 
+# A candidate on trial: the team plays held-out tasks with it and without it. One row for each pair of plays.
+TRIAL: Final = pa.schema(
+    [
+        ("iteration", pa.int32()),
+        ("block", pa.int32()),
+        ("model_id", pa.string()),
+        ("candidate_version", pa.int32()),
+        ("version_before", pa.int32()),
+        ("task_id", pa.string()),
+        ("sample", pa.int32()),
+        ("return_before", pa.float64()),  # mean reward of the episode's turns; null where it failed
+        ("return_candidate", pa.float64()),
+        ("failed", pa.string()),  # null, or why the pair is not compared
+        ("response_tokens_before", pa.int64()),  # sampled in the episode
+        ("response_tokens_candidate", pa.int64()),
+        ("prompt_tokens_before", pa.int64()),
+        ("prompt_tokens_candidate", pa.int64()),
+    ]
+)
+
 # How likely the updated teammates of a unit are to bring about the contexts of its rows today.
 PREFIX_WEIGHTS: Final = pa.schema(
     [

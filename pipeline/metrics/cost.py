@@ -21,6 +21,7 @@ _ADDED: Final = {
     "sampled_tokens": ("rollout/response_tokens", "greedy/response_tokens"),
     "prompt_tokens": ("rollout/prompt_tokens", "greedy/prompt_tokens"),
     "replayed_tokens": ("counterfactual/tokens",),
+    "trial_tokens": ("trial/response_tokens",),
     "trained_tokens": (TRAINED,),
     "episodes": ("rollout/episodes", "greedy/episodes"),
     "seconds": ("time/total_seconds",),

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.tables.parquet import TableRef
+from workflows.vocabulary import Event
 
 Floats = npt.NDArray[np.float64]
 DIMENSIONS: Final = 256
@@ -53,7 +54,7 @@ def contexts_of(turns: TableRef, unit: str, block: int) -> Contexts:
         rows += [
             row
             for row in part
-            if (row["block"] or 0) == block and row["model_id"] == unit and row["event"] == "llm"
+            if (row["block"] or 0) == block and row["model_id"] == unit and row["event"] == Event.LLM
         ]
     count = min(len(rows), ROWS)
     chosen = [rows[place * len(rows) // count] for place in range(count)]

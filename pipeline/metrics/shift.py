@@ -2,8 +2,9 @@
 
 A unit is a model that is trained. Divergences of updates are in the tables `trust/<model>`, which models
 with a trust region have, and weights of teammates' updates in `shift`; without one only what needs no
-divergence is there. Nothing is played for these numbers: gaps to fresh plays are estimated by weights, and
-realised gains are read off the plays that a schedule makes anyway (`pipeline.metrics.realised`).
+divergence is there. Nothing is played for these numbers but trials of candidates: gaps to fresh plays are
+estimated by weights, and realised gains are read off the plays that a schedule makes anyway
+(`pipeline.metrics.realised`).
 
 Bounds hold for teams in which one speaks at a time. Parallel branches and joins are outside them.
 """
@@ -11,12 +12,13 @@ Bounds hold for teams in which one speaks at a time. Parallel branches and joins
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
-from pipeline.metrics.realised import realised_gains
+from pipeline.metrics.drift import drift
+from pipeline.metrics.realised import gain_of, realised_gains
 from pipeline.settings.names import slug
 from stages.tables.parquet import TableRef
 
@@ -44,8 +46,8 @@ def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
     """Of each unit's newest update in an iteration.
 
     Args:
-        tables: `turns`, `updates/<model>`, `trust/<model>` and `shift` of an iteration, as far as there are
-            any; for realised gains `credit`, too.
+        tables: `turns`, `updates/<model>`, `trust/<model>`, `trial/<model>` and `shift` of an iteration, as
+            far as there are any; for realised gains `credit`, too.
     """
     updates = dict(_rows(tables, "updates", "kind", "summary"))
     decided = {model: rows[-1] for model, rows in _rows(tables, "trust") if rows[-1]["decision"]}
@@ -57,6 +59,7 @@ def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
             metrics[f"{named}/rollout_train_mismatch"] = rows[-1]["sampler_kl"]
         if spoken is not None and rows[-1]["skipped"] is None:
             metrics |= _of_teammates(named, model, updates, decided, spoken)
+            metrics |= _of_classifier(named, model, rows[-1]["block"] or 0, spoken, tables["turns"])
     for row in tables["shift"].read().to_pylist() if "shift" in tables else []:
         model = row["model_id"]
         if model in updates and (updates[model][-1]["block"] or 0) == (row["block"] or 0):
@@ -66,6 +69,9 @@ def shift_metrics(tables: Mapping[str, TableRef]) -> dict[str, float]:
         if model in decided and decided[model]["surrogate"] is not None:
             ahead = decided[model]["surrogate"] - gain["realised_gain"]
             metrics[f"shift/{slug(model)}/pred_vs_real"] = ahead
+    for model, rows in _rows(tables, "trial"):
+        metrics |= _of_trial(f"shift/{slug(model)}", rows, decided.get(model))
+    metrics |= _trial_tokens(tables)
     for model, row in decided.items():
         metrics |= _of_trust(f"shift/{slug(model)}", row)
     if total := math.fsum(row["per_episode"] or 0.0 for row in decided.values()):
@@ -86,6 +92,40 @@ def _of_weights(named: str, row: Mapping[str, Any]) -> dict[str, float]:
     if row["rows"]:
         metrics[f"{named}/unscored_share"] = row["unscored"] / row["rows"]
     return metrics
+
+
+def _of_trial(
+    named: str, rows: Sequence[Mapping[str, Any]], decided: Mapping[str, Any] | None
+) -> dict[str, float]:
+    """What the pairs of plays with a candidate and without it say; of its newest trial."""
+    newest = max((row["block"] or 0) for row in rows)
+    compared = [row for row in rows if (row["block"] or 0) == newest and row["failed"] is None]
+    sides = {
+        side: pl.DataFrame(
+            [(row["task_id"], row["sample"], row[f"return_{side}"]) for row in compared],
+            schema=["task_id", "sample", "return"],
+            orient="row",
+        )
+        for side in ("before", "candidate")
+    }
+    gain = gain_of(sides["before"], sides["candidate"])
+    metrics = {f"{named}/trial_{name.removeprefix('realised_')}": value for name, value in gain.items()}
+    if decided is not None and decided["surrogate"] is not None:
+        metrics[f"{named}/trial_pred_vs_real"] = decided["surrogate"] - gain["realised_gain"]
+    return metrics
+
+
+def _trial_tokens(tables: Mapping[str, TableRef]) -> dict[str, float]:
+    """What trials have sampled and asked, which is in no other metric."""
+    rows = [row for _, of_model in _rows(tables, "trial") for row in of_model]
+    if not rows:
+        return {}
+    return {
+        f"trial/{what}": float(
+            sum(row[f"{what}_{side}"] or 0 for row in rows for side in ("before", "candidate"))
+        )
+        for what in ("response_tokens", "prompt_tokens")
+    } | {"trial/episodes": 2.0 * len(rows)}
 
 
 def _of_trust(named: str, row: Mapping[str, Any]) -> dict[str, float]:
@@ -126,6 +166,17 @@ def _of_teammates(
         metrics[f"{named}/shift_budget"] = math.sqrt(math.fsum(far) / 2)
         metrics[f"{named}/shift_budget_triangle"] = math.fsum(math.sqrt(each / 2) for each in far)
     return metrics
+
+
+def _of_classifier(named: str, model: str, block: int, spoken: Spoken, turns: TableRef) -> dict[str, float]:
+    """How far a unit's contexts in the plays that it was updated on are from those of the first plays."""
+    first, played = min(spoken.blocks, default=block), spoken.plays(block)
+    found = drift(turns, model, first, played) if played > first else None
+    return (
+        {}
+        if found is None
+        else {f"{named}/tv_classifier": found[0], f"{named}/tv_classifier_error": found[1]}
+    )
 
 
 class Spoken:

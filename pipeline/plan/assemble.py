@@ -21,6 +21,7 @@ from pipeline.plan.stopping import deciders, learns_stops, stop_stages
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
 from pipeline.plan.trainers import algorithms_of, trainer_spec, update_stages
+from pipeline.plan.trial import check_trials, trials_of, tried
 from pipeline.settings.schema import DataPath, Settings
 from pipeline.store.folder import check_root
 from pipeline.tracking.mlflow_store import tracking_uri
@@ -105,7 +106,10 @@ def assemble(settings: Settings) -> Plan:
     player = player_spec(resolved)
     if resolved.tracking.uri != "none":
         tracking_uri(resolved.tracking.uri, run.root)
-    stages = _stages(resolved, tasks, method, by_model)
+    held_out = tasks
+    if tried(resolved) and resolved.evaluate.path is not None:
+        held_out = _load_tasks(resolved, resolved.evaluate.path)
+    stages = _stages(resolved, tasks, method, by_model, held_out)
     check_chain(stages)
     plan = Plan(
         resolved=resolved,
@@ -121,6 +125,7 @@ def assemble(settings: Settings) -> Plan:
         schedule=load_schedule(resolved.schedule.use, resolved.schedule.options),
     )
     plan.schedule.check(plan)
+    check_trials(plan)
     return plan
 
 
@@ -174,7 +179,11 @@ def credit_method(resolved: Resolved) -> Credit:
 
 
 def _stages(
-    resolved: Resolved, tasks: LoadedTasks, method: Credit, by_model: Mapping[str, Algorithm]
+    resolved: Resolved,
+    tasks: LoadedTasks,
+    method: Credit,
+    by_model: Mapping[str, Algorithm],
+    held_out: LoadedTasks,
 ) -> list[Stage]:
     data, rollout = resolved.data, resolved.rollout
     sample = SampleStage(
@@ -210,6 +219,7 @@ def _stages(
             by_role=resolved.measure.gradients != "off",
             within=resolved.within_trust,
             ratios=resolved.measures_ratios,
+            trials=trials_of(resolved, held_out.tasks, play, reward),
         ),
     ]
 

@@ -13,6 +13,7 @@ from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.channels import channels_fingerprint, replays_fingerprint
 from pipeline.plan.resolve import ModelPlan, Resolved
 from pipeline.plan.stopping import holds_stops, stop_fingerprints
+from pipeline.plan.trial import trial_fingerprint, tried
 from pipeline.settings.schema import ModelSection, RewardSection
 from pipeline.settings.training import MeasureSection
 from rewards.base import CreditHooks
@@ -60,6 +61,8 @@ def fingerprints_of(
         **stop_fingerprints(resolved, play, pure["reward"]),
     }
     of_trainers = trainer_fingerprints(resolved.model_plans, stages, by_model, resolved.measure)
+    for model in tried(resolved):
+        of_trainers[f"update/{model.model_id}"]["trial"] = trial_fingerprint(resolved, play, pure["reward"])
     return fingerprints | of_trainers
 
 

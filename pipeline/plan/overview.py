@@ -23,6 +23,7 @@ from pipeline.plan.devices import Node
 from pipeline.plan.evaluation import EvaluationPlan
 from pipeline.plan.memory import memory_report
 from pipeline.plan.stopping import stopping_words
+from pipeline.plan.trial import trust_words
 from pipeline.settings.training import CounterfactualsSection
 from pipeline.store.differences import differences, plain
 from pipeline.store.manifest import package_versions
@@ -85,6 +86,7 @@ def overview(
             "advantage": settings.advantage.use,
             "schedule": settings.schedule.use,
             "stopping": stopping_words(settings),
+            "trust": {m.model_id: words for m in settings.trained if (words := trust_words(m)) is not None},
             "models": {m: algorithm_values(a) for m, a in plan.algorithms.items()},
         },
         "evaluation": evaluation,

@@ -91,12 +91,12 @@ class Sequential:
                 f"expected one of {', '.join(get_args(Rollouts))}"
             )
         self._check_numbers()
-        if self.groups == "coloured" and all(len(unit) == 1 for unit in self._in_settings_order(plan)):
+        if self.groups == "coloured" and all(len(unit) == 1 for unit in self.units(plan)):
             raise UsageError(
                 '[schedule] groups = "coloured" finds no two models between whose steps no path leads, so it '
                 "has no effect; remove it, or name groups"
             )
-        units = self._in_settings_order(plan)
+        units = self.units(plan)
         self._check_gae(plan, len(units))
         needs = f'rollouts = "{self.rollouts}"' if self.rollouts in WEIGHTED else f'order = "{self.order}"'
         measured = self.rollouts in WEIGHTED or self.order in MEASURED_ORDERS
@@ -121,7 +121,7 @@ class Sequential:
         finished: Sequence[Manifests],
         earlier: Sequence[Manifests] = (),
     ) -> Block | None:
-        units = self._in_settings_order(plan)
+        units = self.units(plan)
         index = len(finished)
         if index == len(units):
             return None
@@ -158,7 +158,7 @@ class Sequential:
         self, plan: Plan, iteration: int, finished: Sequence[Manifests], earlier: Sequence[Manifests]
     ) -> list[Unit]:
         """The units in the order of their updates: all of them, or with "lowest_ess" up to the next one."""
-        units = self._in_settings_order(plan)
+        units = self.units(plan)
         if not isinstance(self.order, str):
             places = {name: place for place, name in enumerate(self.order)}
             return sorted(units, key=lambda unit: min(places[name] for name in unit))
@@ -211,7 +211,8 @@ class Sequential:
         """Into how many slices the tasks of an iteration are cut."""
         return -(-units // self._steps(units))
 
-    def _in_settings_order(self, plan: Plan) -> list[Unit]:
+    def units(self, plan: Plan) -> list[Unit]:
+        """What is updated together, in the order of the settings."""
         trained = [model.model_id for model in plan.models.trainable]
         groups = coloured(plan, trained) if isinstance(self.groups, str) else self.groups
         of_group = {name: tuple(group) for group in groups for name in group}

@@ -23,6 +23,7 @@ from stages.training.gradients.spec import MeasureSpec, ShapingSpec
 from stages.training.loss.spec import CriticSpec, LossSpec, ReferenceSpec, ScheduleSpec
 from stages.training.spec import TrainerSpec
 from stages.training.trust.spec import TrustSpec
+from stages.trial import Trial
 from stages.update import UpdateStage
 from stages.weights.adapters import AdapterSpec, adapter_parameters
 from stages.weights.checkpoints import CheckpointInfo, describe_checkpoint
@@ -136,6 +137,7 @@ def update_stages(
     by_role: bool = False,
     within: Collection[str] = (),
     ratios: bool = False,
+    trials: Mapping[str, Trial] | None = None,
 ) -> list[Stage]:
     """Scores where they are needed, token advantages where they differ from the turns', and the updates.
 
@@ -146,6 +148,7 @@ def update_stages(
         by_role: the updates measure gradients by role.
         within: ids of the models that have a trust region.
         ratios: they measure every row, and the iteration tells shifts.
+        trials: what candidates of models have to stand, by id.
     """
     trained = [m.model_id for m in models.trainable]
     scores = [ScoreStage(m, by_model[m].needs, off_policy) for m in trained if by_model[m].needs]
@@ -162,6 +165,7 @@ def update_stages(
             trust=m.model_id in within,
             ratios=ratios,
             stops=bool(by_model[m.model_id].loss.stop_loss),
+            trial=(trials or {}).get(m.model_id),
         )
         for m in models.trainable
     ]

@@ -16,6 +16,7 @@ import polars as pl
 from pipeline.plan.fingerprints import trainer_fingerprints
 from pipeline.plan.resolve import Resolved
 from pipeline.plan.trainers import Trainers, trainers_of, update_stages
+from pipeline.plan.trial import tried
 from pipeline.replays.source import Source
 from pipeline.store.initial_weights import folders_of, refuse_others
 from pipeline.store.run import Run
@@ -76,6 +77,11 @@ def training_of(source: Source, resolved: Resolved, method: Credit, indices: Seq
         raise UsageError(
             f"run replay --update does not train stop decisions, which model {', '.join(learners)} learns "
             f'from with stopping.use = "{resolved.stopping.use}"; leave --update out'
+        )
+    if on_trial := [model.model_id for model in tried(trainers.resolved)]:
+        raise UsageError(
+            f"run replay --update plays nothing, and candidates of model {', '.join(on_trial)} stand a "
+            "trial; pass --set trust_region.trial_tasks=0, or leave --update out"
         )
     check_importance(trainers, indices)
     refuse_others(source.run, folders_of(trainers.trainer_specs))

@@ -65,11 +65,13 @@ _MEASURED: Final = Under("measure.gradients", ("estimate", "exact"))
 
 _TRUST_KEYS: Final = ("measure", "estimator", "direction", "quantile", "share", "backtrack", "reject")
 _AMONG_STEPS: Final = ("penalty", "stop_at", "mask_above")  # at the first step nothing has moved yet
-_OF_CERTIFICATE: Final = ("z", "tolerance", "return_range")
+_OF_BOUNDS: Final = ("z", "tolerance")
 _WITHIN: Final = (Under("trust_region.radius", (None,), but=True),)
 _SOME_STEPS: Final = (Under("optimizer steps of an update", (1,), but=True),)
 _TAKES_BACK: Final = (Under("trust_region.backtrack", (0,), but=True), Under("trust_region.reject", (True,)))
+_REJECTS: Final = (Under("trust_region.reject", (True,)),)
 _CERTIFIES: Final = (Under("trust_region.certificate", (True,)),)
+_TRIES: Final = (Under("trust_region.trial_tasks", (0,), but=True),)
 
 ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "ppo.total_updates": ((_FALLS,),),
@@ -99,7 +101,12 @@ ACTS_UNDER: Final[Mapping[str, tuple[Clause, ...]]] = {
     "trust_region.top_k": (_WITHIN, (Under("trust_region.estimator", ("exact",)),)),
     **dict.fromkeys((f"trust_region.{key}" for key in _AMONG_STEPS), (_WITHIN, _SOME_STEPS)),
     "trust_region.certificate": (_WITHIN, _TAKES_BACK),
-    **dict.fromkeys((f"trust_region.{key}" for key in _OF_CERTIFICATE), (_WITHIN, _TAKES_BACK, _CERTIFIES)),
+    "trust_region.return_range": (_WITHIN, _TAKES_BACK, _CERTIFIES),
+    **dict.fromkeys(
+        (f"trust_region.{key}" for key in _OF_BOUNDS), (_WITHIN, _TAKES_BACK, (*_CERTIFIES, *_TRIES))
+    ),
+    "trust_region.trial_tasks": (_WITHIN, _REJECTS),
+    "trust_region.trial_samples": (_WITHIN, _REJECTS, _TRIES),
     "advantage.gamma": ((_GAE, Under("ppo.kl_in", ("reward",))),),
     "advantage.lam": ((_GAE,),),
     "advantage.turn_gamma": ((_GAE,),),

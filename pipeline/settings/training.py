@@ -164,6 +164,8 @@ class TrustSection(Section):
     """How far one update may move a model from the policy that sampled its rows, and what is done about it;
     [models.<id>.trust_region] overrides single keys."""
 
+    later = frozenset({"trial_tasks", "trial_samples"})
+
     radius: Annotated[float, Field(gt=0)] | None = None
     """Nats that an update may go, in the measure below, watched and logged where nothing else is set; without
     it there is no trust region."""
@@ -195,12 +197,17 @@ class TrustSection(Section):
     certificate: bool = False
     """Good enough means also that a lower bound on the gain is above minus tolerance."""
     z: Amount = 1.64
-    """Standard errors that the certificate subtracts."""
+    """Standard errors that the certificate, and the bound of a trial, subtract."""
     tolerance: Amount = 0.0
-    """How far below 0 the certificate may be."""
+    """How far below 0 the certificate, or the bound of a trial, may be."""
     return_range: Annotated[float, Field(gt=0)] = 1.0
     """Difference of the highest and the lowest return, for the certificate of a model that speaks more than
     once."""
+    trial_tasks: Annotated[int, Field(ge=0)] = 0
+    """Good enough means also that the team stands a trial: it plays so many held-out tasks of evaluate.split
+    with the candidate and without it, and a lower bound on the gain is at least minus tolerance; 0 is off."""
+    trial_samples: Positive = 1
+    """Plays of each of these tasks, with and without the candidate."""
 
 
 class AdvantageSection(Section):

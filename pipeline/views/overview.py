@@ -28,6 +28,7 @@ def overview_lines(overview: Values) -> list[str]:
     lines.append(f"learning  credit {credit}, advantage {learning['advantage']}{schedule}")
     lines += _channels(learning)
     lines += [f"            {model}: {_algorithm(values)}" for model, values in learning["models"].items()]
+    lines += [f"trust     {model}: {words}" for model, words in learning["trust"].items()]
     if learning["stopping"]:
         lines.append(f"stopping  {learning['stopping']}")
     lines.append(f"evaluate  {_evaluation(overview['evaluation'])}")

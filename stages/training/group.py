@@ -177,6 +177,21 @@ class TrainerGroup:
         self._version = reports[0].version_after
         return reports[0]
 
+    def settle(self, reason: str | None) -> UpdateReport:
+        """Decide on the candidate of the last update, whose report is `on_trial`: keep it, or put back
+        weights, optimizer, critic and running means of before it. Its number is spent either way.
+
+        Args:
+            reason: why it is taken back; None: it is kept.
+
+        Raises:
+            RunFailed: no candidate is on trial, or a rank died or fell silent.
+        """
+        reports = self._call("settle a trial", "settle", reason)
+        self._version = reports[0].version_after
+        report: UpdateReport = reports[0]
+        return report
+
     def score(
         self,
         partition: TableRef,

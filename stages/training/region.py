@@ -7,6 +7,9 @@ backtracking, to the first of 1, 1/2, 1/4 … of the way that is good enough (`b
 weights, optimizer, critic and running means put back (`reject`). Good enough is a divergence within the
 radius and, with a certificate, a lower bound on the gain above minus the tolerance.
 
+A candidate that is good enough may have to stand a trial too: the team plays held-out tasks with it and
+without it (`stages.trial`). Until that is decided, the unit holds what it was before.
+
 An update that is made again takes what was recorded of it, and judges nothing.
 """
 
@@ -74,6 +77,12 @@ class TrustRegion:
         takes_back = self.spec.judges if state.recorded is None else state.recorded.kept_share < 1
         self.snapshot = Snapshot(unit) if takes_back and not unit.warms_up else None
         self.ratios: list[dict[str, Any]] = []  # rows of `RATIOS`, once it has judged what moved
+
+    def held(self, row: dict[str, Any]) -> Snapshot | None:
+        """What a candidate that is judged so far, by `row`, may still be taken back to; None where that is
+        decided."""
+        decided = self.state.recorded is not None or row["decision"] == REJECTED
+        return None if decided or not self.spec.trial_tasks else self.snapshot
 
     def ends_after(self, steps: int) -> bool:
         """Whether no further optimizer step is made after so many. Collective."""

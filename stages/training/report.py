@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Final
 
 from stages.training.plan import NO_ROWS, NO_SIGNAL, MiniBatch
 from stages.training.roles import RoleMeasures
 from stages.training.spec import UpdateReport
 from stages.training.totals import Totals
-from stages.training.trust.spec import REJECTED
+from stages.training.trust.spec import REJECTED, TrustSpec, TrustState, state_after
 from stages.training.unit import Unit
 
 JUDGED: Final = ("radius", "divergence", "decision", "kept_share", "candidate_version")
@@ -51,7 +52,7 @@ def report_of(
         "version_after": after,
     }
     norms = [row["gradient_norm"] for row in steps if "gradient_norm" in row]
-    counts = {
+    counts: dict[str, Any] = {
         "num_rows": sum(m.num_rows for m in made),
         "num_tokens": sum(m.num_tokens for m in made),
         "num_forward_tokens": sum(m.num_forward_tokens for m in made),
@@ -87,6 +88,26 @@ def report_of(
         pairs=pair_rows,
         trust=None if trust is None else {**_of_update(shared), **trust},
         ratios=ratios or [],
+    )
+
+
+def taken_back(report: UpdateReport, spec: TrustSpec, reason: str) -> UpdateReport:
+    """The report of an update whose candidate is taken back after all."""
+    assert report.trust is not None, "an update on trial has a trust region"
+    before, row = report.version_before, report.trust
+    state = TrustState(row["shrink"], row["scale"], row["spent_before"])
+    after = state_after(spec, state, REJECTED, row["whole_divergence"])
+    nothing = {"decision": REJECTED, "kept_share": 0.0, "divergence": 0.0}
+    trust = {**row, **nothing, "reason": reason, "per_episode": 0.0}
+    trust |= {"next_shrink": after.shrink, "next_scale": after.scale}
+    return replace(
+        report,
+        version_after=before,
+        steps=[{**step, "version_after": before} for step in report.steps],
+        summary={**report.summary, **nothing, "version_after": before},
+        trust=trust,
+        ratios=[],
+        on_trial=False,
     )
 
 

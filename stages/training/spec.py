@@ -111,6 +111,7 @@ class UpdateReport:
     pairs: list[dict[str, Any]] = field(default_factory=list)  # rows of `ROLE_PAIRS`
     trust: dict[str, Any] | None = None  # the row of `TRUST`, where the model has a trust region
     ratios: list[dict[str, Any]] = field(default_factory=list)  # rows of `RATIOS`, where all are measured
+    on_trial: bool = False  # whether the candidate may still be taken back: see `TrainerGroup.settle`
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows for the `UPDATES` table: one per optimizer step, the summary last."""

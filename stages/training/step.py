@@ -68,6 +68,7 @@ def run_update(
             f"of version {version} to make it"
         )
     started = time.perf_counter()
+    unit.held = None
     unit.kl_scale = 1.0 if kl_scale is None else float(kl_scale.read(["scale"])["scale"][0].as_py())
     plan, excluded = plan_update(unit, partition, advantages, scores, off_policy, stop_rows)
     steps, total, roles = [], Totals(), RoleMeasures(unit)
@@ -89,11 +90,12 @@ def run_update(
                     break
             if region is not None:
                 judged = region.judge(len(steps), unit.spec.epochs * len(plan))
-                ratios = region.ratios
+                ratios, unit.held = region.ratios, region.held(judged)
     elif unit.spec.trust is not None:
         judged = without_judgement(unit.spec.trust, trust or TrustState(), version)
     seconds = time.perf_counter() - started
-    return report_of(unit, update_id, at, plan, excluded, steps, total, seconds, roles, judged, ratios)
+    report = report_of(unit, update_id, at, plan, excluded, steps, total, seconds, roles, judged, ratios)
+    return replace(report, on_trial=unit.held is not None)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ class Unit:
         self.last_report: UpdateReport | None = None
         self.kl_scale = 1.0  # of the update that is made now
         self.trust: Any = None  # the `TrustRegion` of the update that is made now, where there is one
+        self.held: Any = None  # the `Snapshot` from before the last update, while its candidate is on trial
         self.trained = (0, 0)  # rows and tokens that went through since the start: for progress
         self.policy: Policy | AdaptedPolicy
         if spec.adapter is not None:

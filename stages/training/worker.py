@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,30 @@ class TrainWorker:
         self.unit.version = report.version_after
         self.unit.last_report = report
         return report
+
+    def settle(self, reason: str | None) -> UpdateReport:
+        """Keep the candidate of the last update, or take it back. Collective. See `TrainerGroup.settle`."""
+        from workflows.errors import RunFailed
+
+        unit, report = self.unit, self.unit.last_report
+        self._refuse_after_failure()
+        if unit.held is None or report is None:
+            raise RunFailed(
+                f"the trainer of model {self.spec.model_id!r} has no candidate on trial; start it anew"
+            )
+        self._failed = True  # a restoration that breaks off leaves neither weights
+        if reason is None:
+            unit.last_report = replace(report, on_trial=False)
+        else:
+            from stages.training.report import taken_back
+
+            assert unit.spec.trust is not None
+            unit.held.restore()
+            unit.last_report = taken_back(report, unit.spec.trust, reason)
+        unit.held = None
+        self._failed = False
+        unit.version = unit.last_report.version_after
+        return unit.last_report
 
     def score(
         self,

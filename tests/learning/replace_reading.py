@@ -64,7 +64,8 @@ REPLACED: Final = [
     "replace.radius=20",
     "replace.eps=0.1",  # 40 tasks: one that is lost already puts the bound at -0.07
 ]
-FIXED: Final = [f"models.{model}.max_batch_size=1" for model in ("finder", "answerer")] + [
+FIXED: Final = [
+    *(f"models.{model}.max_batch_size=1" for model in ("team", "finder", "answerer")),
     "rollout.max_in_flight=1",
     "data.tasks_per_iteration=2",
 ]

@@ -64,6 +64,7 @@ ACTIVE: dict[str, set[str]] = {
 WITHIN = {"trust_region": {"radius": 0.01}}
 STEPS = {"trust_region": {"radius": 0.01}, "ppo": {"epochs": 2}}
 REJECTS = {"trust_region": {"radius": 0.01, "reject": True}}
+TRIES = {**REJECTS, "evaluate": {"tasks": 4}, "models": {"team": {"engine": "torch"}}}
 CERTIFIES = {"trust_region": {"radius": 0.01, "reject": True, "certificate": True}}
 EXACT = {"measure": {"gradients": "exact"}}
 GAE = {"advantage": {"use": "gae"}, "critic": {"kind": "head"}}
@@ -116,6 +117,8 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "trust_region.z": (1.0, REJECTS, CERTIFIES),
     "trust_region.tolerance": (0.1, REJECTS, CERTIFIES),
     "trust_region.return_range": (2.0, REJECTS, CERTIFIES),
+    "trust_region.trial_tasks": (4, WITHIN, {**REJECTS, **TRIES}),
+    "trust_region.trial_samples": (2, REJECTS, merged(TRIES, {"trust_region": {"trial_tasks": 4}})),
     "advantage.gamma": (0.9, {}, {"ppo": {"kl_in": "reward", "kl_coefficient": 0.1}}),
     "advantage.lam": (0.9, {}, GAE),
     "advantage.turn_gamma": (0.9, {}, GAE),
@@ -153,7 +156,10 @@ def of_table(key: str) -> str:
 
 
 def plan(scripted: Raw, changes: dict[str, Any]) -> None:
-    assemble(parse_settings(scripted(**changes)))
+    raw = scripted(**changes)
+    if raw["models"]["team"]["engine"] != "scripted":
+        del raw["models"]["team"]["engine_options"]
+    assemble(parse_settings(raw))
 
 
 @pytest.mark.parametrize("name", SECTIONS)

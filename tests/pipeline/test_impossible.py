@@ -71,6 +71,8 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "trust_region.z": [-1],
     "trust_region.tolerance": [-1],
     "trust_region.return_range": [0],
+    "trust_region.trial_tasks": [-1, 0.5],
+    "trust_region.trial_samples": [0],
     "advantage.gamma": [-0.1, 1.1],
     "advantage.lam": [-0.1, 1.1],
     "advantage.turn_gamma": [1.1],

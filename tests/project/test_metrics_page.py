@@ -32,6 +32,7 @@ from workflows.trajectory import (
     ROLE_PAIRS,
     ROLE_UPDATES,
     SHIFT,
+    TRIAL,
     TRUST,
     TURNS,
     UPDATES,
@@ -107,6 +108,9 @@ def everything(folder: Path) -> dict[str, float]:
     tables["trust/plan"] = one_part(folder, "trust/plan", TRUST, [trust])
     shift = {f.name: 1 if "int" in str(f.type) else 1.0 for f in SHIFT} | {"model_id": "plan"}
     tables["shift"] = one_part(folder, "shift", SHIFT, [shift])
+    pair = {f.name: 1 if "int" in str(f.type) else 1.0 for f in TRIAL if f.type != "string"}
+    pairs = [pair | {"model_id": "plan", "task_id": task} for task in ("a", "b")]
+    tables["trial/plan"] = one_part(folder, "trial/plan", TRIAL, pairs)
     for name, schema in (("role_updates", ROLE_UPDATES), ("role_pairs", ROLE_PAIRS)):
         full = {f.name: 1 if "int" in str(f.type) else 1.0 for f in schema if f.type != "string"}
         of_role = full | {"kind": "summary", "role": "plan", "branch": None}
@@ -138,7 +142,8 @@ def everything(folder: Path) -> dict[str, float]:
     answered = dict.fromkeys(("calls", "prompt_tokens", "cached_tokens", "response_tokens"), 3)
     cost |= replica_metrics({"base": {1: answered | {"asked_again": 1, "restarts": 1}}})
     gains = gain_of(*[pl.DataFrame({"task_id": ["t"], "sample": [0], "return": [r]}) for r in (0.0, 1.0)])
-    metrics |= {f"shift/plan/{name}": value for name, value in (gains | {"pred_vs_real": 0.1}).items()}
+    by_plays = dict.fromkeys(("pred_vs_real", "tv_classifier", "tv_classifier_error"), 0.1)
+    metrics |= {f"shift/plan/{name}": value for name, value in (gains | by_plays).items()}
     played = {name: value for name, value in metrics.items() if "/gradient_" not in name}
     return metrics | measured_by_stages(stages) | cost | evaluation(played) | replayed(folder)
 

@@ -12,6 +12,7 @@ from stages.training.loss.spec import CriticSpec
 from stages.training.trust.spec import TrustSpec, TrustState, state_before, state_recorded
 from stages.weights.adapters import AdapterSpec
 from tests.support.tiny_training import SMOOTH, partition, same, save, token_advantages, weights
+from workflows.errors import RunFailed
 
 FAR = SMOOTH | {"learning_rate": 5.0, "epochs": 3}
 RADIUS = 0.05
@@ -28,7 +29,7 @@ every_kind = pytest.mark.parametrize("kind", list(KINDS))
 
 
 def within(**changes: Any) -> dict[str, Any]:
-    return {"trust": TrustSpec(RADIUS, **changes)}
+    return {"trust": TrustSpec(**{"radius": RADIUS, **changes})}
 
 
 def moving(worker: Any) -> dict[str, Any]:
@@ -97,6 +98,40 @@ def test_a_rejected_update_leaves_every_number_as_it_was_and_spends_its_own(star
     )
     assert alone.version_after == third.version_after
     assert same(moving(worker), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bf16-1", "adapter"])
+def test_a_candidate_that_loses_its_trial_leaves_every_number_as_it_was(start, tmp_path, kind) -> None:
+    rows = partition(tmp_path / "p", mini=MINI)
+    on_trial = SMOOTH | KINDS[kind] | {"learning_rate": 0.01}
+    on_trial["trust"] = TrustSpec(1e6, reject=True, trial_tasks=4)
+    worker = start(**on_trial)
+    before = moving(worker)
+    report = worker.update(rows, 0)
+    assert (report.on_trial, report.trust["decision"], worker.unit.version) == (True, "accepted", 1)
+    candidate = moving(worker)
+    assert not same(candidate, before)
+    back = worker.settle("the trial: worse")
+    assert (back.trust["decision"], back.version_after, worker.unit.version) == ("rejected", 0, 0)
+    found = moving(worker)
+    begun = {name: value for name, value in found.items() if name in before}
+    assert same(begun, before)
+    assert all(not value.any() for name, value in found.items() if name not in before)  # moments: none yet
+    with pytest.raises(RunFailed, match="no candidate on trial"):
+        worker.settle(None)
+    # the next one is made of what was before, has the next number, and may be kept
+    state = state_before([back.trust])
+    second = worker.update(rows, 0, trust=state)
+    assert (second.version_after, second.trust["radius"]) == (2, 1e6 / 2)
+    assert same(moving(worker), candidate)
+    kept = worker.settle(None)
+    assert (kept.on_trial, kept.version_after, worker.unit.version) == (False, 2, 2)
+    # made again, it is not tried: what was decided holds
+    worker = start(**on_trial)
+    third = worker.update(rows, 0, trust=again(kept))
+    assert (third.on_trial, third.version_after) == (False, 2)
+    assert same(moving(worker), candidate)
 
 
 @pytest.mark.slow
@@ -296,7 +331,15 @@ def test_how_far_each_message_moved_is_told_of_what_is_kept(start, tmp_path) -> 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
-@pytest.mark.parametrize("enforced", [{"backtrack": 12}, {"reject": True}, {"stop_at": 1.0}])
+@pytest.mark.parametrize(
+    "enforced",
+    [
+        {"backtrack": 12},
+        {"reject": True},
+        {"stop_at": 1.0},
+        {"reject": True, "radius": 1e6, "trial_tasks": 2},  # it loses its trial
+    ],
+)
 def test_two_ranks_decide_what_one_does(ray_cluster, start, tiny, tmp_path, zero_stage, enforced) -> None:
     """Measures are gathered over ranks, so that both keep the same share of the step, or none of it."""
     from safetensors.torch import load_file
@@ -308,11 +351,17 @@ def test_two_ranks_decide_what_one_does(ray_cluster, start, tiny, tmp_path, zero
     one = start(**settings)
     before = weights(one)
     alone = one.update(partition(tmp_path / "one", mini=MINI), 0)
+    if alone.on_trial:
+        alone = one.settle("worse")
     one.close()
     spec = TrainerSpec("m", "m", tiny, ranks=2, update_timeout_seconds=120, **settings)
     group = TrainerGroup.start(spec, version=0)
     places = {"ranks": (0, 1, 1, 0, 0, 1), "cut": (0, 0, 0, 0, 0, 0), "mini": MINI}
     both = group.update(partition(tmp_path / "two", **places), 0)
+    assert both.on_trial == ("trial_tasks" in enforced)
+    if both.on_trial:
+        both = group.settle("worse")
+        assert group.version == 0
     for name in ("decision", "kept_share", "steps", "candidate_version", "messages", "turns"):
         assert both.trust[name] == alone.trust[name]
     for name in ("whole_divergence", "divergence", "surrogate", "certificate"):

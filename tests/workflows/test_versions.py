@@ -43,6 +43,7 @@ OF_THIS_VERSION = {
     "role_pairs": "8da7e75ffc7687f0",
     "trust": "a5c5010065154946",
     "ratios": "b6a923a27fe17d6e",
+    "trial": "cda4372ec17dcf09",
     "prefix_weights": "c015a3f8ee8daa3a",
     "shift": "c6800f7df2d5cb80",
     "models": "e2afdffe8510a634",

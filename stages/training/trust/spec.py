@@ -48,6 +48,8 @@ class TrustSpec:
     z: float = 1.64
     tolerance: float = 0.0
     return_range: float = 1.0
+    trial_tasks: int = 0
+    trial_samples: int = 1
 
     def __post_init__(self) -> None:
         if not (self.radius > 0 and math.isfinite(self.radius)):
