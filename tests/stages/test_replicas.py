@@ -30,7 +30,8 @@ def made() -> Iterator[Callable[..., Replicas]]:
     def make(**changes: Any) -> Replicas:
         told: list[Mapping[int, Any]] = []
         said: list[str] = []
-        spec = EngineSpec("team", "scripted", "", replicas=2, **changes)
+        kind = changes.pop("kind", "scripted")
+        spec = EngineSpec("team", kind, "", replicas=2, **changes)
         replicas = Replicas(spec, LIMITS, said.append, lambda base_id, changed: told.append(changed))
         engines.append(replicas)
         replicas.told, replicas.said = told, said  # type: ignore[attr-defined]
@@ -76,13 +77,13 @@ def test_a_replica_that_dies_serves_again_with_the_newest_weights(made: Callable
     assert "replica 1 of engine 'team' serves again, with team version 4" in replicas.said
 
 
-def test_when_all_are_dead_a_call_fails_as_infrastructure_and_the_next_stage_ends_the_run(
+def test_when_all_are_broken_a_call_fails_as_infrastructure_and_the_next_stage_ends_the_run(
     made: Callable[..., Replicas],
 ) -> None:
-    replicas: Any = made(restarts=0)
-    for number in (1, 2):
-        kill(replicas, number)
-    until(lambda: not any(replicas.serving().values()))
+    replicas: Any = made(restarts=0, kind="tests.support.dying_engines:Broken")
+    with pytest.raises(InfraError, match=r"'team': 2 of its replicas died under this call; .*signal 11"):
+        asked(replicas)
+    until(lambda: not any(replicas.serving().values()))  # their processes live on, and say so
     with pytest.raises(InfraError, match="'team' has no replica that serves"):
         asked(replicas)
     with pytest.raises(RunFailed, match=r"all 2 replicas of engine 'team' are dead.*engine_restarts = 0"):

@@ -66,3 +66,22 @@ def test_a_killed_replica_costs_no_turn_and_comes_back(scripted: Settings, tmp_p
         turns = turns_of(each).filter(pl.col("event") == "llm")
         assert total(each.metrics, "calls") == turns.height  # each is answered once
         assert set(turns["policy_version"]) == {version}
+
+
+@pytest.mark.long
+def test_with_the_torch_engine_all_rows_are_those_of_one_replica(scripted: Settings, tmp_path: Path) -> None:
+    team = {
+        "engine": f"{HERE}:DyingTorch",
+        "engine_options": {"marks": str(tmp_path)},
+        "checkpoint": "tiny",
+        "dtype": "float32",
+        "max_batch_size": 1,  # rows of one batch differ in the last bits from those of another
+        "kv_cache_gib": 0.1,
+    }
+    roles = {role: {"max_response_tokens": 8} for role in ("decomposer", "reader", "answerer")}
+    few = {"roles": roles, "data": {"tasks_per_iteration": 2}, "rollout": {"group_size": 2}}
+    (broken,), lines, _ = played(scripted(models={"team": {**team, "replicas": 2}}, **few))
+    assert (tmp_path / "killed").exists()
+    assert any("died; new start 1" in line for line in lines)
+    (unbroken,), _, _ = played(scripted(run={"name": "alone"}, models={"team": team}, **few))
+    assert turns_of(broken).equals(turns_of(unbroken))
