@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rewards.ballots import BallotBox
+from rewards.preferences.best_of import majority
 from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from stages.base import Account, Context, StageResult
 from stages.lease import Lease
@@ -147,11 +148,11 @@ def tally(votes: Sequence[Vote], tokens: float | None = None, seed: str = "") ->
     total = sum(vote.tokens for vote in votes)
     if tokens is None or tokens >= total:
         short = tokens is not None and tokens - total >= total / len(votes)  # one more would have fitted
-        return Tally(_majority(votes), float(len(votes)), float(total), short)
+        return Tally(majority(votes), float(len(votes)), float(total), short)
     order = random.Random(hashlib.blake2b(seed.encode(), digest_size=8).digest())
     drawn = [_within(order.sample(list(votes), len(votes)), tokens) for _ in range(DRAWS)]
     return Tally(
-        fmean(_majority(some) for some in drawn),
+        fmean(majority(some) for some in drawn),
         fmean(len(some) for some in drawn),
         fmean(sum(vote.tokens for vote in some) for some in drawn),
         short=False,
@@ -167,14 +168,3 @@ def _within(votes: Sequence[Vote], tokens: float) -> list[Vote]:
         taken.append(vote)
         spent += vote.tokens
     return taken
-
-
-def _majority(votes: Sequence[Vote]) -> float:
-    by_ballot: dict[str, list[float]] = {}
-    for vote in votes:
-        if vote.ballot is not None:
-            by_ballot.setdefault(vote.ballot, []).append(vote.value)
-    if not by_ballot:
-        return 0.0
-    most = max(map(len, by_ballot.values()))
-    return fmean(fmean(values) for values in by_ballot.values() if len(values) == most)
