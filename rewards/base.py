@@ -8,6 +8,7 @@ bits, no engines, settings or paths, which is why stored runs can be scored agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -80,6 +81,9 @@ class RewardHooks:
     __slots__ = ()
     OLD_NAMES: ClassVar[Mapping[str, str]] = {"check_ready": "check"}
 
+    takes_long: bool = False
+    """Whether a part takes far longer to score than a task of the cluster to start, with columns too."""
+
     @property
     def scores_columns(self) -> bool:
         """Whether `by_columns`, where the reward has it, is to be asked, with the options that it has."""
@@ -91,6 +95,11 @@ class RewardHooks:
         Raises:
             UsageError: what can't work here, and what to do about it.
         """
+
+    def opened(self) -> AbstractContextManager[Reward] | None:
+        """Called before parts are scored by tasks of a cluster: the reward that they ask, for as long as the
+        block lasts, where it needs something that is started once, such as weights; None: this one."""
+        return None
 
 
 class Credit(Protocol):

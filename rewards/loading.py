@@ -17,6 +17,7 @@ BUILTIN_REWARDS: Final = {
     "f1_by_round": "rewards.f1_by_round:F1ByRound",
     "format": "rewards.format:Format",
     "judge": "rewards.judge:Judge",
+    "learned": "rewards.learned:Learned",
     "length": "rewards.length:Length",
     "pass_rate_by_round": "rewards.pass_rate_by_round:PassRateByRound",
     "math_correct": "rewards.math_correct:MathCorrect",

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
+from rewards.scoring.opened import opened
 from rewards.scoring.reasons import kind_of
 from rewards.scoring.score import NO_FAILURES, score_turns
 from rewards.scoring.weighted import WeightedRewards
@@ -59,14 +60,15 @@ class EvaluateStage:
         tables = {name: inputs[name] for name in self.inputs}
         indices = aligned_parts(tables)
         context.progress.start("evaluate", len(indices), "part")
-        receipts = map_parts(
-            evaluate_part,
-            indices,
-            on_done=lambda _: context.progress.advance(),
-            tables=tables,
-            sink=outputs["evaluation"],
-            metrics=self.metrics,
-        )
+        with opened([self.metrics]) as (metrics,):
+            receipts = map_parts(
+                evaluate_part,
+                indices,
+                on_done=lambda _: context.progress.advance(),
+                tables=tables,
+                sink=outputs["evaluation"],
+                metrics=metrics,
+            )
         context.progress.finish()
         failed: Counter[str] = Counter()
         for receipt in receipts:

@@ -13,10 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rewards.base import RewardHooks
 from rewards.part import Flags, Numbers, Rows
 from rewards.scoring.by_columns import has_columns
 from rewards.scoring.joined import EPISODES_SEEN, TASKS_SEEN, TURNS_SEEN
 from rewards.scoring.key_order import key_order
+from rewards.scoring.opened import opened
 from rewards.scoring.reasons import count_kinds
 from rewards.scoring.score import Truncated, score_turns
 from rewards.scoring.weighted import WeightedRewards
@@ -24,6 +26,7 @@ from stages.base import Account, Context, StageResult
 from stages.lease import Lease
 from stages.parts import map_parts
 from stages.tables.parquet import Part, TableRef, TableSink, aligned_parts
+from workflows.hooks import hooks_of
 from workflows.trajectory import REWARDS, TURN_KEYS
 
 FAILURES_SHOWN: Final = 3
@@ -58,23 +61,27 @@ class RewardStage:
         tables = {name: inputs[name] for name in self.inputs}
         indices = aligned_parts(tables)
         context.progress.start("reward", len(indices), "part")
-        receipts = map_parts(
-            score_part,
-            indices,
-            brief=are_brief(self.rewards),
-            on_done=lambda done: context.progress.advance(turns=done["turns"]),
-            tables=tables,
-            sink=outputs["rewards"],
-            rewards=self.rewards,
-            truncated=self.truncated,
-        )
+        with opened([self.rewards]) as (rewards,):
+            receipts = map_parts(
+                score_part,
+                indices,
+                brief=are_brief(rewards),
+                on_done=lambda done: context.progress.advance(turns=done["turns"]),
+                tables=tables,
+                sink=outputs["rewards"],
+                rewards=rewards,
+                truncated=self.truncated,
+            )
         context.progress.finish()
         return reward_result(receipts)
 
 
 def are_brief(rewards: WeightedRewards) -> bool:
     """Whether all rewards score a part at once, which takes less time than a task of the cluster."""
-    return all(has_columns(item.reward) for item in rewards.items)
+    return all(
+        has_columns(item.reward) and not hooks_of(item.reward, RewardHooks).takes_long
+        for item in rewards.items
+    )
 
 
 def read_played(tables: Mapping[str, TableRef], index: int) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -25,6 +25,8 @@ from pipeline.cli.iteration import iteration
 from pipeline.cli.replace import replace
 from pipeline.cli.replay import replay
 from pipeline.cli.report import report
+from pipeline.cli.reward_model.best_of import best_of
+from pipeline.cli.reward_model.train import train as train_reward_model
 from pipeline.cli.runs import runs
 from pipeline.cli.serve_retriever import serve_retriever
 from pipeline.cli.show import show
@@ -50,6 +52,8 @@ RUN_VERBS: Final[tuple[Callable[..., None], ...]] = (
 )
 # `trace export`, `trace import`, …
 TRACE_VERBS: Final[tuple[Callable[..., None], ...]] = (trace_export, import_, validate, stats)
+# `reward-model train`, `reward-model best-of`
+REWARD_MODEL_VERBS: Final[tuple[Callable[..., None], ...]] = (train_reward_model, best_of)
 
 
 app = typer.Typer(
@@ -69,6 +73,12 @@ trace_app = typer.Typer(help="Write, read, check and count traces of episodes.",
 for verb in TRACE_VERBS:
     trace_app.command(verb.__name__.rstrip("_"))(verb)
 app.add_typer(trace_app, name="trace")
+reward_model_app = typer.Typer(
+    help="A model of which play is better, from stored plays.", no_args_is_help=True
+)
+for verb in REWARD_MODEL_VERBS:
+    reward_model_app.command(verb.__name__.replace("_", "-"))(verb)
+app.add_typer(reward_model_app, name="reward-model")
 
 
 def command_line() -> Any:

@@ -16,7 +16,7 @@ from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
-from pipeline.plan.rewards import measured_sections, weighted_rewards
+from pipeline.plan.rewards import measured_sections, rewards_of
 from pipeline.plan.stopping import deciders, learns_stops, stop_stages
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
@@ -139,7 +139,7 @@ def assemble_evaluation(plan: Plan) -> EvaluationPlan:
     tasks = plan.tasks if section.path is None else _load_tasks(resolved, section.path)
     tasks = check_task_fields(resolved.workflow, tasks, section.split)
     sections = metric_sections(section, resolved.rewards)
-    metrics = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
+    metrics = rewards_of(sections, resolved)
     return evaluation_plan(resolved, metrics, tasks, plan.player_spec)
 
 
@@ -242,7 +242,7 @@ def credited_stages(resolved: Resolved, method: Credit, replayed: Sequence[Stage
         replayed: stages that replay messages; what only looks at stored replays leaves them out.
     """
     sections = measured_sections(resolved.rewards, resolved.workflow)
-    rewards = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
+    rewards = rewards_of(sections, resolved)
     reward = RewardStage(rewards, truncated_rule(resolved.credit))
     return [
         reward,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from pipeline.settings.schema import AdapterSection, ModelSection
+from pipeline.settings.adapter import AdapterSection
+from pipeline.settings.schema import ModelSection
 from stages.engines.kinds import engine_class
 from workflows.errors import UsageError, did_you_mean
 

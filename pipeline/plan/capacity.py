@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipeline.plan import resources
 from pipeline.plan.devices import Machine, Node, Process, place, shortage, values_of
 from pipeline.plan.memory import DRIVER_GIB, Needs, available_gib, replica_names
+from pipeline.plan.readers import ReaderNeed, readers_of
 from pipeline.plan.resolve import Resolved
 from pipeline.settings.schema import NodeSection
 from stages.engines.base import EngineSpec
@@ -37,6 +38,7 @@ class Demand:
     parameters: Mapping[str, int]
     tokens: Mapping[str, int]  # of a micro-batch
     roles: Mapping[str, int]
+    readers: Sequence[ReaderNeed] = ()  # processes of reward models
 
     def with_trainer(self, model_id: str, **changes: Any) -> Demand:
         spec = replace(self.trainers[model_id], **changes)
@@ -62,6 +64,7 @@ def demand_of(plan: Needs) -> Demand:
         parameters={model_id: info.parameters for model_id, info in infos.items()},
         tokens={model_id: plans[model_id].ppo.micro_batch_tokens for model_id in infos},
         roles={model_id: len(plans[model_id].roles) for model_id in infos},
+        readers=readers_of(plan.resolved),
     )
 
 
@@ -82,7 +85,14 @@ def processes_of(demand: Demand) -> list[Process]:
         for rank in range(spec.ranks):
             name = f"trainer {whose}" + (f", rank {rank}" if spec.ranks > 1 else "")
             processes.append(Process(name, spec.num_gpus, False, need, step, whose))
+    processes += [_reader(number, need) for number, need in enumerate(demand.readers)]
     return processes
+
+
+def _reader(number: int, need: ReaderNeed) -> Process:
+    of_device = {"weights": need.weights_gib} if need.gpus else {}
+    taken = DeviceNeed(of_device, {}, need.host_gib)
+    return Process(f"{need.name}, process {number}", need.gpus, False, lambda gib: taken)
 
 
 def _engine(name: str, spec: EngineSpec) -> Process:

@@ -208,6 +208,8 @@ def _fingerprints(
             **sampling_of(resolved.evaluate),
             "limits": asdict(players.limits),
         },
-        "evaluate": rewards_fingerprint(metric_sections(resolved.evaluate, resolved.rewards)),
+        "evaluate": rewards_fingerprint(
+            metric_sections(resolved.evaluate, resolved.rewards), resolved.run.root
+        ),
     }
     return fingerprints | ({"vote": {"step": box.answer_step, "task": box.task}} if box else {})

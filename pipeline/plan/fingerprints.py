@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.plan.algorithm import Algorithm, truncated_rule
 from pipeline.plan.channels import channels_fingerprint, replays_fingerprint
 from pipeline.plan.resolve import ModelPlan, Resolved
+from pipeline.plan.rewards import reward_model_hashes
 from pipeline.plan.stopping import holds_stops, stop_fingerprints
 from pipeline.plan.trial import trial_fingerprint, tried
 from pipeline.settings.schema import ModelSection, RewardSection
@@ -104,7 +105,7 @@ def pure_fingerprints(
 ) -> dict[str, dict[str, Any]]:
     """The fingerprints of the stages that use no engine and no trainer; `tokens` by model."""
     reward = {
-        **rewards_fingerprint(resolved.rewards),
+        **rewards_fingerprint(resolved.rewards, resolved.run.root),
         "format_weights": resolved.format_weights,
         "truncated": truncated_rule(resolved.credit),
     }
@@ -146,11 +147,13 @@ def team_fingerprint(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def rewards_fingerprint(sections: Sequence[RewardSection]) -> dict[str, Any]:
-    """What the numbers of these rewards depend on beside the plays."""
+def rewards_fingerprint(sections: Sequence[RewardSection], root: str) -> dict[str, Any]:
+    """What the numbers of these rewards depend on beside the plays; `root` is that of runs."""
+    learned = reward_model_hashes(sections, root)
     return {
         "rewards": [section.fingerprint() for section in sections],
         "sources": {section.use: source_hash(section.use) for section in sections},
+        **({"reward_models": learned} if learned else {}),
     }
 
 

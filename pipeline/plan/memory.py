@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from pipeline.plan.readers import readers_of
 from pipeline.plan.resolve import Resolved
 from stages.engines.base import EngineSpec
 from stages.engines.kinds import device_need as engine_need
@@ -56,6 +57,8 @@ def memory_report(plan: Needs) -> dict[str, float]:
         if trainer.adapter is not None:
             parts[f"trainer base {trainer.base_id}"] = base_estimate(trainer, info.parameters)
         training = max(training, activation_estimate(trainer, info.parameters, tokens))
+    for reader in readers_of(plan.resolved):
+        parts[reader.name] = parts.get(reader.name, 0.0) + reader.host_gib
     parts["a training step"] = training
     parts["object store"] = plan.resolved.cluster.object_store_gib
     parts["driver"] = DRIVER_GIB

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.plan.memory import Needs
+from pipeline.plan.readers import readers_of
 from stages.engines.kinds import engine_class
 
 _ROUNDING: Final = 1e-4  # Ray's own steps of a resource
@@ -25,7 +26,7 @@ class Ask:
 
 
 def gpus_asked(plan: Needs) -> list[Ask]:
-    """What the engines and the trainers of a plan hold at the same time, a process each."""
+    """What engines, trainers and reward models of a plan hold at the same time, a process each."""
     asks = [
         Ask(_gpus_of_an_engine(base_id, spec.replicas), spec.num_gpus)
         for base_id, spec in plan.engine_specs.items()
@@ -39,6 +40,7 @@ def gpus_asked(plan: Needs) -> list[Ask]:
                 continue
             bases.add(trainer.base_id)
         asks += [Ask(f"models.{model_id}.trainer.num_gpus", trainer.num_gpus)] * trainer.ranks
+    asks += [Ask(reader.setting, reader.gpus) for reader in readers_of(plan.resolved)]
     return [ask for ask in asks if ask.gpus > 0]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from pipeline.replacement.record import record_replacement
 from pipeline.replacement.replace import run_replacement
 from pipeline.replacement.show import ladder_table, replacement_dict, replacement_page
 from pipeline.replacement.state import State
-from pipeline.run.signals import raise_on_stop_signals
+from pipeline.run.late_ray import ray_when_needed
 from pipeline.store.pace import own_pace, read_record
 from pipeline.store.runs import find_run
 from pipeline.views.forecast import forecast_line
@@ -60,7 +59,7 @@ def run_replace(run: str, root: str, model: str, newcomer: str, options: Replace
         check_start(new_team(asked, asked.newcomer)[1].plan)
     quiet: list[str] = []
     say = quiet.append if options.as_json else _print
-    with _ray(asked) as start:
+    with ray_when_needed(asked.old.plan.resolved.cluster) as start:
         state = run_replacement(asked, RichProgress(brief_seconds=10.0), start, say)
     link = record_replacement(asked, state)
     links = {"MLflow": link} if link else {}
@@ -69,30 +68,6 @@ def run_replace(run: str, root: str, model: str, newcomer: str, options: Replace
 
 def _print(line: str) -> None:
     print_lines([visible(line)])
-
-
-@contextmanager
-def _ray(asked: Asked) -> Iterator[Callable[[], None]]:
-    """A function that starts Ray when it is first called; Ray ends with the block."""
-    import ray
-
-    from pipeline.run.cluster import start_ray
-
-    cluster, started = asked.old.plan.resolved.cluster, False
-
-    def start() -> None:
-        nonlocal started
-        if started or ray.is_initialized():
-            return
-        start_ray(cluster.address, cluster.object_store_gib, cluster.ray_start_seconds)
-        started = True
-        raise_on_stop_signals()  # starting Ray puts its own handlers in their place
-
-    try:
-        yield start
-    finally:
-        if started:
-            ray.shutdown()
 
 
 def dry_page(asked: Asked) -> RenderableType:

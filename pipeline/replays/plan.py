@@ -13,7 +13,7 @@ from pipeline.plan.channels import channel_mix, has_spans
 from pipeline.plan.evaluation import metric_sections
 from pipeline.plan.fingerprints import pure_fingerprints, rewards_fingerprint
 from pipeline.plan.resolve import Resolved, load_and_resolve
-from pipeline.plan.rewards import weighted_rewards
+from pipeline.plan.rewards import rewards_of
 from pipeline.replays.imported import lays_out_tokens
 from pipeline.replays.labels import checked_label, default_label, words_of
 from pipeline.replays.settings import Change, changes_of, depends_on
@@ -261,8 +261,8 @@ def _pure(
 
 def _evaluation(resolved: Resolved) -> tuple[list[Stage], dict[str, dict[str, Any]]]:
     sections = metric_sections(resolved.evaluate, resolved.rewards)
-    metrics = weighted_rewards(sections, resolved.workflow, resolved.format_weights, resolved.sandbox)
-    return [EvaluateStage(metrics)], {"evaluate": rewards_fingerprint(sections)}
+    metrics = rewards_of(sections, resolved)
+    return [EvaluateStage(metrics)], {"evaluate": rewards_fingerprint(sections, resolved.run.root)}
 
 
 def _cut(stages: Sequence[Stage], until: str | None) -> tuple[Stage, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rewards.scoring.opened import opened
 from rewards.scoring.score import Truncated
 from rewards.scoring.variants import score_variants
 from rewards.scoring.weighted import WeightedRewards
@@ -28,15 +29,16 @@ def score_together(
     """
     indices = aligned_parts(tables)
     progress.start("reward", len(indices), "part")
-    receipts = map_parts(
-        score_part,
-        indices,
-        brief=all(are_brief(rewards) for rewards, _ in variants),
-        on_done=lambda done: progress.advance(turns=done["variants"][0]["turns"]),
-        tables=tables,
-        sinks=sinks,
-        variants=variants,
-    )
+    with opened([rewards for rewards, _ in variants]) as lists:
+        receipts = map_parts(
+            score_part,
+            indices,
+            brief=all(are_brief(rewards) for rewards, _ in variants),
+            on_done=lambda done: progress.advance(turns=done["variants"][0]["turns"]),
+            tables=tables,
+            sinks=sinks,
+            variants=[(rewards, rule) for rewards, (_, rule) in zip(lists, variants, strict=True)],
+        )
     progress.finish()
     return [reward_result([receipt["variants"][k] for receipt in receipts]) for k in range(len(variants))]
 

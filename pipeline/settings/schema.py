@@ -10,8 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
+from pipeline.settings.adapter import AdapterSection
 from pipeline.settings.evaluation import DataPath, EvaluateSection, RewardSection
 from pipeline.settings.replace import ReplaceSection
+from pipeline.settings.reward_model import RewardModelSection
 from pipeline.settings.section import Amount, Count, KeysOf, ModelId, Name, Positive, Seconds, Section, Share
 from pipeline.settings.stopping import StoppingSection
 from pipeline.settings.tracking import TrackingSection
@@ -118,26 +120,6 @@ class RoleSection(Section):
     """Play and reward the role's turns, but do not train on them."""
     ppo: Annotated[dict[str, Any], KeysOf(PpoSection, frozenset({"weight"}))] = {}
     """Keys of [ppo] that differ for this role, and `weight` of its loss."""
-
-
-class AdapterSection(Section):
-    """A low-rank adapter: what a model trains instead of all its weights."""
-
-    rank: Positive = 16
-    """Rank of the adapter's matrices."""
-    alpha: Annotated[float, Field(gt=0)] = 32.0
-    """The adapter's output is multiplied by alpha / rank."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Which layers have an adapter: all-linear, or a list of names such as q_proj."""
-    train_embeddings: bool = False
-    """Train the embedding and the output layer too, in full."""
-
-    @field_validator("targets")
-    @classmethod
-    def _some_layer(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if not targets:
-            raise ValueError('no layer is named; name some, or say "all-linear"')
-        return targets
 
 
 class ModelSection(Section):
@@ -321,7 +303,7 @@ class ClusterSection(Section):
 
 
 class Settings(Section):
-    later = frozenset({"trust_region", "stopping", "counterfactuals", "replace"})
+    later = frozenset({"trust_region", "stopping", "counterfactuals", "replace", "reward_model"})
 
     run: RunSection = RunSection()
     """The run."""
@@ -361,6 +343,8 @@ class Settings(Section):
     """Evaluations."""
     replace: ReplaceSection = ReplaceSection()
     """Another model in the place of one of the team."""
+    reward_model: RewardModelSection = RewardModelSection()
+    """A model of which play is better."""
     checkpoints: CheckpointsSection = CheckpointsSection()
     """Whole checkpoints."""
     tracking: TrackingSection = TrackingSection()

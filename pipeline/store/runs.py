@@ -20,7 +20,8 @@ from pipeline.store.run import Run
 from pipeline.store.shelf import replay_labels
 from workflows.errors import UsageError, did_you_mean
 
-_OF_NO_WEIGHT: Final = ("tracking", "cluster", "checkpoints", "replace")  # sections that no weight depends on
+# sections that no weight depends on
+_OF_NO_WEIGHT: Final = ("tracking", "cluster", "checkpoints", "replace", "reward_model")
 
 
 def find_run(root: str, name: str) -> Run:

@@ -1,1 +1,1 @@
-"""Which of two plays of a task is better: pairs of stored plays, plays as text, and measures of a ranking."""
+"""Which of two plays of a task is the better one? What learns to say so is in stages/training/ranking.py."""

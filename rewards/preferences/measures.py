@@ -16,6 +16,7 @@ from rewards.preferences.pairs import Pair
 
 DRAWS: Final = 2000  # of a bootstrap
 BINS: Final = 10  # of the calibration
+_Z: Final = 1.96  # of an interval of 95 %
 _SEED: Final = 20_261_201
 Numbers = npt.NDArray[np.float64]
 
@@ -59,21 +60,28 @@ def ranking_of(pairs: Sequence[Pair], scores: Mapping[str, float]) -> Ranking:
     return Ranking(
         pairs=len(pairs),
         tasks=len({pair.task for pair in pairs}),
-        accuracy=over_tasks([pair.task for pair in pairs], _right(differences)),
+        accuracy=over_tasks([pair.task for pair in pairs], _right(differences), share=True),
         loss=float(np.logaddexp(0.0, -differences).mean()),
         margin=float(differences.mean()),
         calibration=calibration_error(differences),
     )
 
 
-def over_tasks(tasks: Sequence[str], values: Numbers) -> Share:
-    """The mean of values and its bootstrap interval at 95 %, whole tasks drawn; the same for equal input."""
+def over_tasks(tasks: Sequence[str], values: Numbers, *, share: bool = False) -> Share:
+    """The mean of values and its bootstrap interval at 95 %, whole tasks drawn; the same for equal input.
+
+    Of a share that is 0 or 1 in every task, which a bootstrap can't doubt, the interval is Wilson's (J. Am.
+    Stat. Assoc. 22, 1927).
+    """
     names = {task: place for place, task in enumerate(sorted(set(tasks)))}
     places = np.array([names[task] for task in tasks])
     sums, counts = np.bincount(places, weights=values), np.bincount(places)
     mean = float(sums.sum() / counts.sum())
     if len(names) < 2:
         return Share(mean, None, None)
+    if share and mean in (0.0, 1.0):
+        doubt = _Z**2 / (len(names) + _Z**2)
+        return Share(mean, 1 - doubt, 1.0) if mean else Share(mean, 0.0, doubt)
     chance = np.full(len(names), 1 / len(names))
     drawn = np.random.default_rng(_SEED).multinomial(len(names), chance, size=DRAWS)  # [draws, tasks]
     means = (drawn @ sums) / (drawn @ counts)

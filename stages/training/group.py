@@ -10,7 +10,14 @@ from typing import Any
 from stages.engines.base import Weights
 from stages.tables.parquet import Part, TableRef, TableSink
 from stages.training.rank import rank_actor
-from stages.training.spec import DistillReport, DistillSpec, TrainerSpec, UpdateReport
+from stages.training.spec import (
+    DistillReport,
+    DistillSpec,
+    RankingReport,
+    RankingSpec,
+    TrainerSpec,
+    UpdateReport,
+)
 from stages.training.trust.spec import TrustState
 from stages.waiting import Overdue, answers
 from workflows.errors import CadreError, RunFailed
@@ -238,6 +245,37 @@ class TrainerGroup:
         """
         report: DistillReport = self._call("teach", "distill", partition, spec, prompts)[0]
         return report
+
+    def learn_ranking(
+        self,
+        partition: TableRef,
+        pairs: TableRef,
+        spec: RankingSpec,
+        until: int,
+        on_progress: Progress | None = None,
+    ) -> RankingReport:
+        """Learn which of two plays earned more, up to the version `until`: a version is an optimizer step.
+
+        Args:
+            partition: the plays, a row each.
+            pairs: of `PAIRS`: which of two plays earned more.
+            spec: what is trained.
+            until: the version that is reached.
+            on_progress: as for `update`.
+
+        Raises:
+            RunFailed: rows that can't be trained on, a loss or gradient that is not finite, or a rank that
+                died or fell silent.
+        """
+        arguments = (partition, pairs, spec, until)
+        report: RankingReport = self._call("learn", "learn_ranking", *arguments, watch=on_progress)[0]
+        self._version = until
+        return report
+
+    def value_head(self) -> dict[str, Any]:
+        """The value head: `weight` (heads, width) and `bias` (heads,), as lists of numbers."""
+        head: dict[str, Any] = self._call("read the value head", "value_head")[0]
+        return head
 
     def save(self, uri: str) -> Weights:
         """Write a whole checkpoint: weights for engines and the state to resume from. Manifest last."""

@@ -95,14 +95,18 @@ def plan_update(
     scores: TableRef | None,
     off_policy: bool = False,
     stop_rows: TableRef | None = None,
+    *,
+    returns: bool = True,
 ) -> tuple[list[MiniBatch], Counter[str]]:
     """This rank's rows as mini-batches that all ranks agree on, and the rows left out, by reason.
+
+    `returns` says that a critic learns returns, which rows must have then; a head that ranks plays does not.
 
     Raises:
         RunFailed: on every rank, if any rank has rows that can't be trained on.
     """
     spec = unit.spec
-    rows, excluded, problem = read_rows(unit, partition, advantages, scores, off_policy)
+    rows, excluded, problem = read_rows(unit, partition, advantages, scores, off_policy, returns)
     mine = split(rows, spec.shared_prefix) if problem is None else {}
     decided, stop_problem = read_stops(unit, stop_rows, off_policy)
     problem = problem or stop_problem
@@ -236,6 +240,7 @@ def read_rows(
     advantages: TableRef | None,
     scores: TableRef | None,
     off_policy: bool = False,
+    returns: bool = True,
 ) -> tuple[pa.Table, Counter[str], str | None]:
     """The rows of this rank with all that is known of them, those left out by reason, and any problem.
 
@@ -279,7 +284,7 @@ def read_rows(
         ranks=spec.ranks,
         window=unit.window,
     )
-    problem = problem or _missing(unit, rows) or _stale(unit, scores)
+    problem = problem or _missing(unit, rows, returns) or _stale(unit, scores)
     return rows, excluded, problem or (_uncorrected(unit, rows) if off_policy else None)
 
 
@@ -321,14 +326,14 @@ def _keys(rows: pa.Table) -> list[tuple[str, int]]:
     return list(zip(*(rows[key].to_pylist() for key in TURN_KEYS), strict=True))
 
 
-def _missing(unit: Unit, rows: pa.Table) -> str | None:
+def _missing(unit: Unit, rows: pa.Table, returns: bool) -> str | None:
     """What the objective needs and the rows lack."""
     if not rows.num_rows:
         return None
     spec = unit.spec
     if spec.loss.needs_reference and "reference_logprobs" not in rows.column_names:
         return "the loss has a KL term, but there are no reference_logprobs; the plan lacks a score stage"
-    if spec.critic is not None and "returns" not in rows.column_names:
+    if returns and spec.critic is not None and "returns" not in rows.column_names:
         return "there is a critic, but no returns for it to learn; the plan lacks an advantage stage"
     return None
 

@@ -154,6 +154,23 @@ class DistillReport:
         self.exponent += exponent * tokens / self.tokens
 
 
+@dataclass(frozen=True, slots=True)
+class RankingSpec:
+    """How a reward model learns from pairs of plays: see `stages.training.ranking`."""
+
+    trunk: bool = True  # train the network, or the adapter on it, with the head; else the head alone
+    centring: float = 0.0  # weight of what keeps scores around 0
+    seed: int = 0  # of the order of optimizer steps, pass by pass
+
+
+@dataclass(slots=True)
+class RankingReport:
+    """What a reward model did in some optimizer steps."""
+
+    steps_a_pass: int
+    steps: list[dict[str, Any]] = field(default_factory=list)  # one each, see `ranking._step`
+
+
 def update_id_of(
     model_id: str, version: int, tables: Iterable[TableRef | None], trust: TrustState | None = None
 ) -> str:

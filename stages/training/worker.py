@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from stages.process.openmp import openmp_environment
 from stages.tables.parquet import Part, TableRef, TableSink
-from stages.training.spec import DistillReport, DistillSpec, TrainerSpec, UpdateReport
+from stages.training.spec import (
+    DistillReport,
+    DistillSpec,
+    RankingReport,
+    RankingSpec,
+    TrainerSpec,
+    UpdateReport,
+)
 from stages.training.trust.spec import TrustState
 from workflows.trajectory import library_seed
 
@@ -165,6 +172,24 @@ class TrainWorker:
         report = run_distill(self.unit, partition, spec, prompts)
         self._failed = False
         return report
+
+    def learn_ranking(
+        self, partition: TableRef, pairs: TableRef, spec: RankingSpec, until: int
+    ) -> RankingReport:
+        """Learn from this rank's rows. Collective. See `TrainerGroup.learn_ranking`."""
+        from stages.training.ranking import run_ranking
+
+        self._refuse_after_failure()
+        self._failed = True  # a step that breaks off leaves gradients behind
+        report = run_ranking(self.unit, partition, pairs, spec, until)
+        self._failed = False
+        return report
+
+    def value_head(self) -> dict[str, Any]:
+        """The value head: `weight` (heads, width) and `bias` (heads,), as lists of numbers."""
+        critic = self.unit.critic
+        assert critic is not None, "a unit with a value head"
+        return {name: tensor.detach().cpu().tolist() for name, tensor in critic.layer.state_dict().items()}
 
     def write(self, uri: str, trainer_state: bool) -> dict[str, Any]:
         """Write this rank's files of a checkpoint. Collective. See `stages.training.checkpoint`."""

@@ -20,7 +20,7 @@ from tests.benchmarks.measure import environment
 
 PROOFS = (
     *("signal", "grouping", "falls", "replace", "questions", "reading", "study", "cliff"),
-    *("orchestration", "teams"),
+    *("orchestration", "teams", "reward_model"),
 )
 SHORT = ("signal", "grouping")
 

@@ -17,7 +17,9 @@ from pipeline.experiments.study.spec import read_study
 from pipeline.settings.reading import parse_settings
 from tests.support.pages import PAGES, README, ROOT, Block, blocks
 
-COMMAND = re.compile(r"python -m pipeline ((?:run |trace )?[a-z][a-z-]*)([^`#\n]*(?:\\\n[^`#\n]*)*)")
+COMMAND = re.compile(
+    r"python -m pipeline ((?:run |trace |reward-model )?[a-z][a-z-]*)([^`#\n]*(?:\\\n[^`#\n]*)*)"
+)
 NOT_IN_A_CHECKOUT = re.compile(r"pip install '?cadre")  # no package index has Cadre
 
 
