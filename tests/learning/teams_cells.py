@@ -35,6 +35,7 @@ GAP_ITERATIONS, FINAL_ITERATIONS, RADIUS_ITERATIONS = 6, 24, 12
 FREE: Final = ("trust_region.radius=1000.0", "trust_region.backtrack=0", "trust_region.reject=false")
 HIGH: Final = ("ppo.learning_rate=1e-2",)
 WATCHED: Final = ("trust_region.backtrack=0", "trust_region.reject=false")
+RADIUS, WIDE_RADIUS = 0.05, 0.25  # that of teams.toml, and one that about a fourth of the updates are outside
 FINALS: Final[Mapping[str, tuple[str, ...]]] = {
     "fresh": ("fresh", "random"),
     "suffix": ("suffix", "reverse"),
@@ -93,7 +94,8 @@ def cells() -> Iterator[Cell]:
             yield Cell("twice", label, units, rollouts, "random", GAP_ITERATIONS, rounds=2)
     for label, (rollouts, order, *more) in FINALS.items():
         yield Cell("final", label, 5, rollouts, order, FINAL_ITERATIONS, more=tuple(more))
-    for label, settings in (("without", (*HIGH, *WATCHED)), ("with", HIGH)):
+    wide = ("with_wide", (*HIGH, f"trust_region.radius={WIDE_RADIUS}"))
+    for label, settings in (("without", (*HIGH, *WATCHED)), ("with", HIGH), wide):
         yield Cell("radius", label, 5, "fresh", "random", RADIUS_ITERATIONS, more=settings)
 
 

@@ -21,7 +21,7 @@ def test_the_settings_of_every_kind_of_run_are_accepted(cell: Cell, tmp_path) ->
 
 def test_names_of_runs_are_different() -> None:
     names = [cell.name for cell in cells()]
-    assert len(set(names)) == len(names) == 12 + 8 + 8 + 2
+    assert len(set(names)) == len(names) == 12 + 8 + 8 + 3
 
 
 def test_an_exponent_is_found_with_its_interval() -> None:
@@ -71,6 +71,6 @@ def test_what_is_told_says_whether_it_holds() -> None:
     assert found["gap (stale, random)"].holds
     assert found["suffix (proof 7)"].holds
     assert found["suffix (proof 7)"].values["token_share"] == pytest.approx(0.6)
-    assert found["radius (proof 9)"].holds
+    assert found["radius 0.05 (proof 9)"].holds
     assert found["final scores"].holds is None  # some schedules of the paper's order are missing
     assert found["optimism (fresh)"].holds
