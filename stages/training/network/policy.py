@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from stages.training.network import attention, chance
+from stages.training.network import attention, chance, lean
 from stages.training.network.attention import UnsupportedAttention
 from stages.training.network.layout import layout_of
 from stages.training.network.logprobs import token_logprobs
@@ -142,7 +142,9 @@ def load_network(
         _checkpoint_activations(model, checkpoint)
     chance.check_none(model, checkpoint, _trial(_vocabulary(model), 0))
     window = _use_packed_attention(model, checkpoint) if packed else None
-    if compile:
+    if not compile:
+        lean.save_less(model)
+    else:
         for module in model.modules():
             if type(module).__name__.endswith(("RMSNorm", "LayerNorm", "MLP")):
                 module.compile(dynamic=True)
