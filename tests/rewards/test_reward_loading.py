@@ -18,7 +18,7 @@ def test_built_in_names_load_with_their_options() -> None:
     assert load_reward("token_f1", {"share": "split"}) == TokenF1(share="split")
     assert load_reward("format", {"weights": {"answer": 0.5}}) == Format({"answer": 0.5})
     assert load_credit("group_relative", {"by": "task"}) == GroupRelative("task")
-    needed = {"rejection": {"best": True}}
+    needed = {"rejection": {"best": True}, "learned": {"model": "judge"}}
     for names, load in ((BUILTIN_REWARDS, load_reward), (BUILTIN_CREDIT, load_credit)):
         for name, path in names.items():
             options = needed.get(name, {})
