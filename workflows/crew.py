@@ -291,7 +291,9 @@ class Crew(TimedTeam):
                     await team.finish()
                     self._timeline.end(team._lane)
 
-        joined = asyncio.ensure_future(self._timeline.join(self._lane, lanes, len(lanes), 0.0))
+        joined = asyncio.ensure_future(
+            self._timeline.join(self._lane, lanes, len(lanes), 0.0, is_event=False)
+        )
         try:
             return await super().each(list(enumerate(given)), alone)
         finally:

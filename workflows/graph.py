@@ -34,15 +34,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from workflows.errors import WorkflowError, did_you_mean
 from workflows.roles import Role
 from workflows.steps import ControlStep, Edge, LlmStep, Source, Step, Tool, ToolStep
 from workflows.structure import Structure
 from workflows.validation import check_graph, refuse_duplicates
+from workflows.vocabulary import Act
 
 # What a workflow's file needs: this is the public path of the parts too.
 __all__ = ["ControlStep", "Edge", "LlmStep", "Source", "Step", "Tool", "ToolStep", "Workflow"]
+
+RETURNS: Final = ("last", "first", "majority", "surest")
+"""Which round's answer a team may give: see `workflows.playing.returned`."""
+RETURNED: Final = "returned"
+"""The step that notes it, where it is not the last one."""
 
 
 @dataclass(frozen=True, init=False)
@@ -60,7 +67,11 @@ class Workflow:
         tools: name → tool. See `Tool`.
         start: steps that start an episode; the first declared one if empty.
 
+        returns: which round's answer is that of an episode, an entry of `RETURNS`. Other than "last", a turn
+            of step `RETURNED` at the episode's end has it, and is the answer step for all that reads answers.
+
     Attributes:
+        said_in: the step that answers in each round; `answer_step` as it was given.
         structure: order, branches, loops and visibility, derived from the edges.
 
     Raises:
@@ -72,6 +83,8 @@ class Workflow:
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...]
     answer_step: str | None
+    said_in: str | None
+    returns: str
     branch_steps: tuple[str, ...]
     verdict_step: str | None
     task: str | None
@@ -92,6 +105,7 @@ class Workflow:
         branch_steps: Iterable[str] = (),
         verdict_step: str | None = None,
         task: str | None = None,
+        returns: str = "last",
     ) -> None:
         roles, steps = tuple(roles), tuple(steps)
         refuse_duplicates(f"workflow {name!r}: role", (role.name for role in roles))
@@ -107,14 +121,26 @@ class Workflow:
             "tools": dict(tools or {}),
             "start": tuple(start) or tuple(step.name for step in steps[:1]),
         }
+        structure = check_graph(**values)
+        values |= {"said_in": answer_step, "returns": returns, "structure": structure}
+        if returns != "last":
+            _check_returns(values)
+            values["answer_step"] = RETURNED
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "structure", check_graph(**values))
 
     @property
     def order(self) -> tuple[str, ...]:
         """All steps, each after those that lead to it: the order that lists turns."""
-        return self.structure.order
+        return (*self.structure.order, *((RETURNED,) if self.returns != "last" else ()))
+
+    def returning(self, returns: str) -> Workflow:
+        """This workflow with another choice of the round whose answer it gives.
+
+        Raises:
+            WorkflowError: there is no such choice, or it has no effect here.
+        """
+        return self._again(returns=returns)
 
     @functools.cached_property
     def step_of(self) -> Mapping[str, Step]:
@@ -127,15 +153,43 @@ class Workflow:
         Raises:
             WorkflowError: a name that is not a tool of this workflow.
         """
-        return Workflow(
-            self.name,
-            self.roles.values(),
-            self.steps,
-            self.edges,
-            answer_step=self.answer_step,
-            tools={**self.tools, **tools},
-            start=self.start,
-            branch_steps=self.branch_steps,
-            verdict_step=self.verdict_step,
-            task=self.task,
+        return self._again(tools={**self.tools, **tools})
+
+    def _again(self, **changes: Any) -> Workflow:
+        values: dict[str, Any] = {
+            "answer_step": self.said_in,
+            "tools": self.tools,
+            "start": self.start,
+            "branch_steps": self.branch_steps,
+            "verdict_step": self.verdict_step,
+            "task": self.task,
+            "returns": self.returns,
+        }
+        return Workflow(self.name, self.roles.values(), self.steps, self.edges, **values | changes)
+
+
+def _check_returns(values: Mapping[str, Any]) -> None:
+    """Refuse a choice of the round whose answer is given where it has no effect.
+
+    Raises:
+        WorkflowError: naming it.
+    """
+    returns, step, name = values["returns"], values["said_in"], values["name"]
+    if returns not in RETURNS:
+        raise WorkflowError(
+            f"returns is {returns!r}{did_you_mean(returns, RETURNS)}; use one of {', '.join(RETURNS)}"
         )
+    if not any(step in loop.body for loop in values["structure"].loops):
+        said = "declares no answer_step" if step is None else f"answers once, in step {step!r}"
+        raise WorkflowError(
+            f'returns = "{returns}" has no effect: workflow {name!r} {said}, so there are no rounds to '
+            "choose from; remove it"
+        )
+    deciders = [role.name for role in values["roles"].values() if role.decides == Act.STOP]
+    if returns == "surest" and not deciders:
+        raise WorkflowError(
+            f'returns = "surest" has no effect: no role of workflow {name!r} decides on a stop, so nobody '
+            "says how sure of an answer it is; set its option learned_stop, or choose another one"
+        )
+    if any(each.name == RETURNED for each in values["steps"]):
+        raise WorkflowError(f"step {RETURNED!r} has the name of what returns notes; give it another name")

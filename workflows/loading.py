@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from workflows.errors import UsageError
+from workflows.errors import UsageError, WorkflowError
 from workflows.graph import Workflow
 from workflows.plugins import load_object, load_plugin
 from workflows.script import AnyWorkflow, ScriptWorkflow
@@ -30,11 +30,15 @@ BUILTIN_WORKFLOWS: Final = {
 }
 
 
-def load_workflow(use: str, options: Mapping[str, Any]) -> AnyWorkflow:
+def load_workflow(use: str, options: Mapping[str, Any], returns: str = "last") -> AnyWorkflow:
     """The workflow that `use` names: a built-in, or `package.module:build`.
 
+    Args:
+        returns: which round's answer it gives: see `workflows.graph.RETURNS`.
+
     Raises:
-        UsageError: as `load_plugin`, or it does not build a `Workflow` or a `ScriptWorkflow`.
+        UsageError: as `load_plugin`, it does not build a `Workflow` or a `ScriptWorkflow`, or `returns` has
+            no effect with it.
     """
     workflow = load_plugin(use, options, BUILTIN_WORKFLOWS, "workflow")
     if not isinstance(workflow, Workflow | ScriptWorkflow):
@@ -42,7 +46,17 @@ def load_workflow(use: str, options: Mapping[str, Any]) -> AnyWorkflow:
             f"workflow {use!r} builds a {type(workflow).__name__}; it must return a workflows.graph.Workflow "
             "or a workflows.script.ScriptWorkflow"
         )
-    return workflow
+    if returns == "last":
+        return workflow
+    if isinstance(workflow, ScriptWorkflow):
+        raise UsageError(
+            f'workflow.returns = "{returns}" has no effect: workflow {use!r} is an async function, which '
+            "says itself what its answer is; remove it"
+        )
+    try:
+        return workflow.returning(returns)
+    except WorkflowError as error:
+        raise UsageError(f"workflow.{error}") from None
 
 
 def workflow_takes(use: str, option: str) -> bool:

@@ -57,6 +57,7 @@ class Lane:
     of: tuple[Lane, ...] = ()
     want: int = 0
     floor: float = 0.0  # a replay of the clock: what it waits for came no earlier
+    is_event: bool = True  # whether what it waits for has a row, which keeps its number by the clock
     waiter: asyncio.Future[Any] | None = None
     call: TurnKey | None = None  # under way
     ended: float = math.inf
@@ -141,9 +142,17 @@ class Timeline:
         await self._wait(lane, Doing.LANDING, until=max(until, lane.time))
         lane.call = None
 
-    async def join(self, lane: Lane, of: Sequence[Lane], want: int, floor: float) -> list[Lane]:
-        """The first `want` of the lanes `of` that are over, in the order in which they ended."""
-        first: list[Lane] = await self._wait(lane, Doing.JOINING, of=tuple(of), want=want, floor=floor)
+    async def join(
+        self, lane: Lane, of: Sequence[Lane], want: int, floor: float, *, is_event: bool = True
+    ) -> list[Lane]:
+        """The first `want` of the lanes `of` that are over, in the order in which they ended.
+
+        Args:
+            is_event: whether a row says so. Without one no number of the clock is taken, for a replay would
+                not find it again: the lane is then as late as the last of those that it waited for.
+        """
+        waits = {"of": tuple(of), "want": want, "floor": floor, "is_event": is_event}
+        first: list[Lane] = await self._wait(lane, Doing.JOINING, **waits)
         return first
 
     async def read(self, lane: Lane, floor: float) -> list[Output]:
@@ -241,7 +250,7 @@ class Timeline:
         doing = lane.doing
         if doing in (Doing.LANDING, Doing.JOINING, Doing.RECEIVING):
             first = self._first(lane) if doing is Doing.JOINING else None
-            lane.time = self._tick() if self.live else self._then(lane)
+            lane.time = self._tick() if self.live and lane.is_event else self._then(lane)
             self._resume(lane, lane.mail.pop(0).output if doing is Doing.RECEIVING else first)
         elif doing is Doing.READING:
             lane.time = self._tick() if self.live else lane.time
@@ -262,6 +271,7 @@ class Timeline:
 
     def _resume(self, lane: Lane, result: Any) -> None:
         waiter, lane.waiter, lane.doing, lane.floor = lane.waiter, None, Doing.RUNNING, 0.0
+        lane.is_event = True
         if waiter is not None and not waiter.done():
             waiter.set_result(result)
 

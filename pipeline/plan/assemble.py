@@ -16,7 +16,7 @@ from pipeline.plan.engines import engine_specs, player_spec
 from pipeline.plan.evaluation import EvaluationPlan, evaluation_plan, metric_sections
 from pipeline.plan.fingerprints import fingerprints_of, identity_of
 from pipeline.plan.resolve import ModelPlan, Resolved, load_and_resolve
-from pipeline.plan.rewards import measured_sections, rewards_of
+from pipeline.plan.rewards import check_returns, measured_sections, rewards_of
 from pipeline.plan.stopping import deciders, learns_stops, stop_stages
 from pipeline.plan.task_fields import check_task_fields
 from pipeline.plan.templates import check_templates
@@ -241,6 +241,7 @@ def credited_stages(resolved: Resolved, method: Credit, replayed: Sequence[Stage
         method: the credit method.
         replayed: stages that replay messages; what only looks at stored replays leaves them out.
     """
+    check_returns([*resolved.rewards, *resolved.evaluate.rewards], resolved.workflow)
     sections = measured_sections(resolved.rewards, resolved.workflow)
     rewards = rewards_of(sections, resolved)
     reward = RewardStage(rewards, truncated_rule(resolved.credit))

@@ -142,6 +142,7 @@ def player_spec(resolved: Resolved) -> PlayerSpec:
     return PlayerSpec(
         use=resolved.workflow_section.use,
         options=resolved.options,
+        returns=resolved.workflow_section.returns,
         models=resolved.models,
         roles={name: role.sampling for name, role in resolved.roles.items()},
         limits=limits,

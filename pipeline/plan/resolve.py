@@ -177,7 +177,8 @@ def load_and_resolve(settings: Settings) -> Resolved:
     Raises:
         UsageError: there is no such workflow, or the settings do not fit it.
     """
-    return resolve(settings, load_workflow(settings.workflow.use, workflow_options(settings)))
+    section = settings.workflow
+    return resolve(settings, load_workflow(section.use, workflow_options(settings), section.returns))
 
 
 def resolve(settings: Settings, workflow: AnyWorkflow) -> Resolved:

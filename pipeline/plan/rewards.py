@@ -101,6 +101,22 @@ def _scorer(name: str, options: Mapping[str, Any], root: str) -> ModelScorer:
     return ModelScorer(model, options.get("device_gpus", 0.0), options.get("workers", 1))
 
 
+def check_returns(sections: Sequence[RewardSection], workflow: AnyWorkflow) -> None:
+    """Refuse a choice of the round whose answer is given where no reward reads the answer.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    returns = getattr(workflow, "returns", "last")
+    if returns == "last" or any(reward_takes(section.use, "answer_step") for section in sections):
+        return
+    names = ", ".join(section.label for section in sections)
+    raise UsageError(
+        f'workflow.returns = "{returns}" has no effect: none of the rewards ({names}) reads the answer of an '
+        "episode, as exact_match and team_right do; add one, or remove it"
+    )
+
+
 def measured_sections(sections: Sequence[RewardSection], workflow: AnyWorkflow) -> list[RewardSection]:
     """The rewards of a run, and of weight 0 what is always stored of a team whose branches are graded.
 

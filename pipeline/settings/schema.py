@@ -82,10 +82,15 @@ class DataSection(Section):
 
 
 class WorkflowSection(Section):
+    later = frozenset({"returns"})
+
     use: str = "qa_decompose"
     """A workflow that ships, or package.module:build of your own."""
     options: dict[str, Any] = {}
     """Options of the workflow."""
+    returns: Literal["last", "first", "majority", "surest"] = "last"
+    """Which round's answer a team gives that answers in several: the last one, the first, the most frequent,
+    or the one that the role that decides on a stop was surest of (option learned_stop)."""
 
 
 class SamplingSection(Section):

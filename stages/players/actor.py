@@ -51,6 +51,7 @@ class PlayerSpec:
     run_seed: int
     max_in_flight: int
     hold_stops: bool = False  # roles that decide on a stop never get it
+    returns: str = "last"  # which round's answer the workflow gives
 
 
 class PlayerActor:
@@ -72,7 +73,7 @@ class PlayerActor:
         """
         spec = self.spec
         self.engines.update(engines or {})
-        workflow = load_workflow(spec.use, spec.options)
+        workflow = load_workflow(spec.use, spec.options, spec.returns)
         self.player = Player(
             workflow, self.engines, spec.models, spec.roles, spec.limits, spec.run_seed, spec.hold_stops
         )

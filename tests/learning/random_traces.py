@@ -45,24 +45,24 @@ class Traced:
         return {"name": "random traces", **said, "reached": self.reached}
 
 
-def run(folder: str, seeds: Sequence[int], traces: int = TRACES) -> list[Traced]:
-    """Play so many trees, whatever the seeds are."""
+def run(folder: str, seeds: Sequence[int], traces: int = TRACES, first: int = 0) -> list[Traced]:
+    """Play so many trees from tree `first` on, whatever the seeds are."""
     told, kept = Traced(), dict[int, Played]()
-    for seed in range(traces):
+    for seed in range(first, first + traces):
         fails = (0.0, 0.0, 0.03)[seed % 3]
         trees = Trees(("logical", "modelled")[seed % 2], seed, fails)
-        first = trees.play(1)
+        played = trees.play(1)
         told.traces += 1
-        told.acts.update(row["act"] for row in first.turns if row["act"])
-        kept[seed] = first
-        if len(kept) == BATCH or seed == traces - 1:
+        told.acts.update(row["act"] for row in played.turns if row["act"])
+        kept[seed] = played
+        if len(kept) == BATCH or seed == first + traces - 1:
             if not _accounts_hold(kept.values()):
                 told.wrong["accounts"] = [
                     *told.wrong.get("accounts", []),
                     *(s for s, played in kept.items() if not _accounts_hold([played])),
                 ]
             kept.clear()
-        if without_times(trees.play(2)) != without_times(first):
+        if without_times(trees.play(2)) != without_times(played):
             told.wrong.setdefault("order of replies", []).append(seed)
         if seed % 10 == 0 and not _plays_again(seed):
             told.wrong.setdefault("played again", []).append(seed)

@@ -310,6 +310,15 @@ def test_random_trees_are_played_again_from_their_rows(seed: int, order: str) ->
     assert trees.asked - before <= called_off
 
 
+def test_a_replay_of_the_clock_is_as_late_after_branches_as_the_play_was() -> None:
+    """What a play has used of its seconds goes by the numbers of events, and the end of branches is none."""
+    trees = Trees("clock", 1520)
+    first = trees.play(1)
+    assert content(trees.play(2, BaseEpisode.of(stored(first))), "modelled_seconds") == content(
+        first, "modelled_seconds"
+    )
+
+
 def test_the_proof_of_many_traces_counts_what_it_plays() -> None:
     (told,) = random_traces.run("", [0], traces=2)
     assert told.traces == 2

@@ -17,6 +17,7 @@ from typing import Any
 
 from workflows.engine import TASK, AnyEngine
 from workflows.errors import RunFailed, UsageError, describe, did_you_mean
+from workflows.graph import Workflow
 from workflows.hooks import ToolHooks, hooks_of
 from workflows.models import ModelMap
 from workflows.playing.attempts import PlayLimits
@@ -26,6 +27,7 @@ from workflows.playing.decision import check_options
 from workflows.playing.episode import Episode
 from workflows.playing.execute import GraphRun
 from workflows.playing.record import EpisodeId, Played, Record
+from workflows.playing.returned import add_returned
 from workflows.playing.script_run import ScriptRun
 from workflows.playing.speaker import Speaker
 from workflows.playing.threads import ToolThreads
@@ -142,6 +144,8 @@ class Player:
         try:
             async with asyncio.timeout(self._limits.episode_timeout_seconds) as clock:
                 stop_reason = await self._run(episode, task["inputs"])
+                if isinstance(self._workflow, Workflow) and not record.failures:
+                    add_returned(record, self._workflow)
         except TimeoutError:
             if not clock.expired():
                 raise

@@ -91,14 +91,17 @@ class Record:
     def full(self) -> bool:
         return len(self._turns) >= self._max_turns
 
-    def open(self, event: Event, place: Place) -> Turn:
+    def open(self, event: Event, place: Place, *, beyond_limit: bool = False) -> Turn:
         """A new turn, with every column of its row.
+
+        Args:
+            beyond_limit: whether it may be one more than an episode may have.
 
         Raises:
             TurnLimit: `max_turns` are open already.
             WorkflowError: there is such a turn.
         """
-        if self.full:
+        if self.full and not beyond_limit:
             raise TurnLimit(f"the episode has its {self._max_turns} turns")
         key = place.key
         if key in self._turns:
@@ -116,6 +119,16 @@ class Record:
         )
         self._turns[key] = turn
         return turn
+
+    @property
+    def keys(self) -> list[TurnKey]:
+        """The places of all turns."""
+        return list(self._turns)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all turns, in the order in which they were opened."""
+        return [turn.row for turn in self._turns.values()]
 
     def row(self, key: TurnKey) -> dict[str, Any]:
         """The row of a turn that is open."""
