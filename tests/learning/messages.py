@@ -9,10 +9,10 @@ learns.
 `correlation`: a scripted policy, whose messages are random words of known worth, and a keeper who does not
 listen in three of ten plays. The reference resamples every message 32 times; the stage's own choice, with 4
 alternatives and a tenth of these tokens, must correlate with it by 0.6 and better than the team's credit.
-`learning`: a model of random weights, in one run with the credit of messages, and in one with the team's
-credit for as many tokens, those of replays counted. Both credits are the same gradient on average, of the
-same size, so that they differ in noise alone. Compared are shares of right plays after as many iterations,
-and after as many tokens.
+`learning` (`tests.learning.courier_team`): a model of random weights, once with the credit of messages, and
+once with the team's credit for as many tokens, those of replays counted. Both credits are the same gradient
+on average, of the same size, so that they differ in noise alone. Compared are shares of right plays after as
+many iterations, and after as many tokens.
 """
 
 from __future__ import annotations
@@ -22,89 +22,36 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
-from pipeline.run.cluster import start_ray
-from rewards.base import PlayedEpisode
 from stages.effects import effects
 from stages.message_credit import fit_of, merged_fits, message_credit
 from stages.players.choices import Choosing
 from stages.players.counterfactuals import Job, play_job
 from stages.tables.parquet import Part, TableSink
+from tests.learning.courier_team import SAMPLED, learned
+from tests.learning.couriers import COURIERS, WORDS, build
 from tests.learning.spawn_game import STUDENT
-from tests.learning.train import train
 from workflows.credit_tables import MESSAGES
 from workflows.engine import Message, Sampling
 from workflows.interventions import PLAYED_INTERVENTIONS
 from workflows.models import Model, ModelMap
 from workflows.playing.attempts import PlayLimits
 from workflows.playing.play import Player
-from workflows.roles import Role
-from workflows.script import ScriptWorkflow
-from workflows.team import Team
 from workflows.testing import ScriptedEngine
 from workflows.trajectory import EPISODES, REWARDS, TASKS, TURNS, rows_to_table
 from workflows.vocabulary import Op
 
-COURIERS: Final = 4
-SYMBOLS: Final = ("red", "green", "blue", "yellow")
-WORDS: Final = ("ba", "do", "ki", "lu")
 DEAF: Final = 0.3  # share of plays in which the scripted keeper does not listen
 GOAL_CORRELATION: Final = 0.6
 ITERATIONS: Final = 14  # with message credit
 WINDOW: Final = 3  # iterations whose mean share of right plays is compared
-TASKS_EACH, PLAYS_EACH = 16, 8  # of an iteration, as messages.toml has it
 ALTERNATIVES: Final = 32  # of the reference
 SHARE: Final = 0.1  # of its tokens
-
-
-def build() -> ScriptWorkflow:
-    """The game, for a model of the words of `tiny-words`."""
-
-    async def run(team: Team, task: Mapping[str, Any]) -> None:
-        async def say(branch: Team, _: int) -> Any:
-            return await branch.call("say", {"symbol": task["symbol"]})
-
-        said = await team.each(range(COURIERS), say)
-        await team.call("keep", {"words": " ".join(output.text for output in said)}, reads=said)
-
-    return ScriptWorkflow(
-        "couriers",
-        [
-            Role("courier", prompt="see {symbol} say", max_response_tokens=4, fixed_length=True),
-            Role("keeper", prompt="hear {words} name", max_response_tokens=8, fixed_length=True),
-        ],
-        run,
-        steps={"say": "courier", "keep": "keeper"},
-        answer_step="keep",
-    )
-
-
-def tasks(path: str) -> Iterator[dict[str, Any]]:
-    """Every symbol with every courier who may count. `path` is how many symbols there are."""
-    for split in ("train", "dev"):
-        for symbol in SYMBOLS[: int(path)]:
-            for which in range(COURIERS):
-                yield {
-                    "task_id": f"{symbol}-{which}-{split}",
-                    "split": split,
-                    "inputs": {"symbol": symbol, "which": which},
-                    "gold": {"answers": [WORDS[SYMBOLS.index(symbol)]]},
-                }
-
-
-def delivered(episode: PlayedEpisode) -> list[float | None]:
-    """1 for every turn where the courier who counts says the right word, else 0."""
-    branch = str(episode.inputs["which"])
-    said = next(t["response_text"] for t in episode.turns if t["step"] == "say" and t["branch"] == branch)
-    value = float(str(said).split()[:1] == [episode.gold["answers"][0]])
-    mine = set(episode.trainable())
-    return [value if place in mine else None for place in range(len(episode.turns))]
 
 
 def scripted(messages: Sequence[Message], sampling: Sampling) -> str:
@@ -342,46 +289,20 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), half
 
 
-ARMS: Final = {
-    "team": [],
-    "messages": [
-        'credit.channels=[{use="message"}]',
-        'counterfactuals={ops=["resample"], roles=["courier"]}',
-    ],
-}
-
-
 def learning(folder: str, seed: int, iterations: int = ITERATIONS) -> Faster:
-    """Both runs of a seed: with message credit for so many iterations, then with team credit for as many
+    """Both teams of a seed: with message credit for so many iterations, then with team credit for as many
     tokens."""
-    messages = _curve(folder, "messages", seed, iterations)
-    a_play = -(-messages.tokens[-1] // (TASKS_EACH * PLAYS_EACH * (COURIERS + 1)))  # each says one token
-    return Faster(seed, _curve(folder, "team", seed, max(iterations, a_play)), messages)
-
-
-def _curve(folder: str, name: str, seed: int, iterations: int) -> Curve:
-    settings = Path(__file__).with_name("messages.toml")
-    learned = train(name, settings, ARMS[name], root=folder, seed=seed, iterations=iterations, goal=None)
-    tokens = []
-    for place in range(iterations):
-        done = Path(folder) / f"{name}-{seed}/iterations/{place:05d}/done.json"
-        metrics = json.loads(done.read_text("utf-8"))["metrics"]
-        tokens.append(round(sum(metrics.get(f"total/{kind}_tokens", 0) for kind in ("sampled", "replayed"))))
-    return Curve(learned.curve, tuple(tokens))
+    messages = Curve(*map(tuple, learned(f"{folder}/replays-{seed}", "messages", seed, iterations)))
+    as_many = -(-messages.tokens[-1] // SAMPLED)  # iterations
+    return Faster(seed, Curve(*map(tuple, learned("", "team", seed, max(iterations, as_many)))), messages)
 
 
 def run(folder: str, seeds: Sequence[int]) -> Iterator[Correlated | Faster | Ahead]:
-    """Correlations of all seeds, then the runs of learning."""
-    import ray
-
+    """Correlations of all seeds, then what is learned."""
     for seed in seeds:
         yield correlation(f"{folder}/correlation", seed)
-    start_ray("local", 0.2)
-    try:
-        runs = []
-        for seed in seeds:
-            runs.append(learning(f"{folder}/learning", seed))
-            yield runs[-1]
-        yield Ahead(tuple(r.by_iterations for r in runs), tuple(r.by_tokens for r in runs))
-    finally:
-        ray.shutdown()
+    runs = []
+    for seed in seeds:
+        runs.append(learning(f"{folder}/learning", seed))
+        yield runs[-1]
+    yield Ahead(tuple(r.by_iterations for r in runs), tuple(r.by_tokens for r in runs))
