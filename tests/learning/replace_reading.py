@@ -67,7 +67,7 @@ REPLACED: Final = [
 FIXED: Final = [
     *(f"models.{model}.max_batch_size=1" for model in ("team", "finder", "answerer")),
     "rollout.max_in_flight=1",
-    "data.tasks_per_iteration=2",
+    "rollout.group_size=2",
 ]
 """Of the iteration that must be the parent's: whatever batch a request lands in changes its last bits."""
 CASES: Final = {"reading-swap": (["swap"], REPLACED), "reading-taught": (None, REPLACED)}
