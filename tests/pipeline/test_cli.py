@@ -12,12 +12,14 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pipeline.cli
+import pipeline.cli.reward_model
 import pipeline.cli.trace
-from pipeline.cli.app import RUN_VERBS, TRACE_VERBS, VERBS, literal
+from pipeline.cli.app import REWARD_MODEL_VERBS, RUN_VERBS, TRACE_VERBS, VERBS, literal
 from pipeline.settings import program
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,7 @@ COMMANDS = {
     **{(v.__name__.replace("_", "-"),): v for v in VERBS},
     **{("run", v.__name__): v for v in RUN_VERBS},
     **{("trace", v.__name__.rstrip("_")): v for v in TRACE_VERBS},
+    **{("reward-model", v.__name__.replace("_", "-")): v for v in REWARD_MODEL_VERBS},
 }
 WIDE = {"COLUMNS": "300", "TERMINAL_WIDTH": "300"}  # so that no sentence of a help is broken into lines
 
@@ -49,15 +52,23 @@ def test_every_module_of_the_command_line_imports_nothing_heavy() -> None:
 
 def test_a_verb_is_a_module_with_a_function_of_its_name() -> None:
     verbs = {verb.__name__: verb for verb in (*VERBS, *RUN_VERBS)}
-    assert set(MODULES) - {"app", "options", "trace"} == verbs.keys()
+    assert set(MODULES) - {"app", "options", "trace", "reward_model"} == verbs.keys()
     for name, verb in verbs.items():
         assert verb.__module__ == f"pipeline.cli.{name}"
-    inside = {module.name for module in pkgutil.iter_modules(pipeline.cli.trace.__path__)}
-    assert inside - {"shared"} == {verb.__name__ for verb in TRACE_VERBS}
-    assert all(verb.__module__ == f"pipeline.cli.trace.{verb.__name__}" for verb in TRACE_VERBS)
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("trace",), *COMMANDS], ids=" ".join)
+@pytest.mark.parametrize(
+    ("package", "group"),
+    [(pipeline.cli.trace, TRACE_VERBS), (pipeline.cli.reward_model, REWARD_MODEL_VERBS)],
+    ids=["trace", "reward-model"],
+)
+def test_a_verb_of_a_group_is_a_module_with_a_function_of_its_name(package: Any, group: Any) -> None:
+    inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert inside - {"shared"} == {verb.__name__ for verb in group}
+    assert all(verb.__module__ == f"{package.__name__}.{verb.__name__}" for verb in group)
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("trace",), ("reward-model",), *COMMANDS], ids=" ".join)
 def test_help_shows_every_word_of_what_was_written_with_its_brackets(command: tuple[str, ...]) -> None:
     done = run(*command, "--help", **WIDE)
     assert done.returncode == 0, done.stderr
