@@ -44,8 +44,17 @@ class Demand:
         spec = replace(self.trainers[model_id], **changes)
         return replace(self, trainers={**self.trainers, model_id: spec})
 
+    def with_section(self, base_id: str, **changes: Any) -> Demand:
+        """With changes of [models.<base>.trainer], which all adapters on a base share."""
+        of_base = {m: replace(s, **changes) for m, s in self.trainers.items() if s.base_id == base_id}
+        return replace(self, trainers={**self.trainers, **of_base})
+
     def with_tokens(self, model_id: str, tokens: int) -> Demand:
         return replace(self, tokens={**self.tokens, model_id: tokens})
+
+    def with_all_tokens(self, tokens: int) -> Demand:
+        """With [ppo] micro_batch_tokens at most this, for every model."""
+        return replace(self, tokens={m: min(own, tokens) for m, own in self.tokens.items()})
 
     def with_engine(self, base_id: str, **changes: Any) -> Demand:
         return replace(self, engines={**self.engines, base_id: replace(self.engines[base_id], **changes)})
@@ -211,14 +220,14 @@ def _placed(demand: Demand, nodes: Sequence[Node], resolved: Resolved) -> list[M
 
 
 def _remedy(demand: Demand, nodes: Sequence[Node], resolved: Resolved) -> str:
-    """The first change of one model, or of its engine, with which the plan fits."""
+    """The first change, of one model or its engine before those of all, with which the plan fits."""
     for words, changed in _changes(demand, sum(len(node.devices) for node in nodes)):
         machines = _placed(changed, nodes, resolved)
         if machines is not None and shortage(machines) is None:
             return f"it fits with {words}"
     return (
-        "no change of one model alone makes it fit: share a model between roles, train adapters, use a "
-        "smaller checkpoint, or more and larger devices"
+        "neither smaller micro-batches nor recomputed activations make it fit: share a model between roles, "
+        "train adapters, use a smaller checkpoint, or more and larger devices"
     )
 
 
@@ -238,18 +247,33 @@ def _changes(demand: Demand, devices: int) -> Iterator[tuple[str, Demand]]:
         if not spec.activation_checkpointing:
             yield (
                 f"{section}.activation_checkpointing = true",
-                demand.with_trainer(model_id, activation_checkpointing=True),
+                demand.with_section(spec.base_id, activation_checkpointing=True),
             )
         if spec.ranks > 1 and spec.zero_stage < 2:
-            yield f"{section}.zero_stage = 2", demand.with_trainer(model_id, zero_stage=2)
+            yield f"{section}.zero_stage = 2", demand.with_section(spec.base_id, zero_stage=2)
         yield from _lower_shares(demand)
         yield from _more_ranks(demand, model_id, devices)
         if not spec.num_gpus and spec.ranks > 1:
-            yield f"{section}.ranks = 1", demand.with_trainer(model_id, ranks=1)
+            yield f"{section}.ranks = 1", demand.with_section(spec.base_id, ranks=1)
         if spec.adapter is None and spec.critic is None and not spec.compile:
             small = demand.with_trainer(model_id, adapter=AdapterSpec())
             yield f"an adapter in the place of all weights, {where}.adapter = {{rank = 16}}", small
+    yield from _changes_of_all(demand)
     yield from _lower_shares(demand)
+
+
+def _changes_of_all(demand: Demand) -> Iterator[tuple[str, Demand]]:
+    """Changes of every trainer at once, for where that of one does not do."""
+    if len(demand.trainers) < 2:
+        return
+    recomputing, words = demand, []
+    for base_id in dict.fromkeys(spec.base_id for spec in demand.trainers.values()):
+        recomputing = recomputing.with_section(base_id, activation_checkpointing=True)
+        words.append(f"models.{base_id}.trainer.activation_checkpointing = true")
+    for step, beside in ((demand, ""), (recomputing, f", {', '.join(words)}")):
+        tokens = max(demand.tokens.values())
+        while (tokens := tokens // 2) >= _FEWEST_TOKENS:
+            yield f"ppo.micro_batch_tokens = {tokens}{beside}", step.with_all_tokens(tokens)
 
 
 def _lower_shares(demand: Demand) -> Iterator[tuple[str, Demand]]:
@@ -278,5 +302,5 @@ def _more_ranks(demand: Demand, model_id: str, devices: int) -> Iterator[tuple[s
                 words = f"{section}.ranks = {ranks}, zero_stage = 2"
                 words += ", activation_checkpointing = true" if recompute else ""
                 words += "" if share == spec.num_gpus else f", num_gpus = {share:g}"
-                yield words, demand.with_trainer(model_id, num_gpus=share, **changes)
+                yield words, demand.with_section(spec.base_id, num_gpus=share, **changes)
         ranks *= 2

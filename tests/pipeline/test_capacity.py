@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,36 @@ def test_the_remedy_that_is_named_makes_it_fit(plan_of: Callable[..., Plan]) -> 
         assert machine_problem(plan_of(name, **changed), nodes_described(nodes)) is None, problem
         seen.add(words.partition(" ")[0])
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("regime", ["adapters", "separate"])
+def test_what_several_trainers_lack_is_remedied_for_all_of_them(
+    regime: str, scripted: Callable[..., dict[str, Any]], models: Callable[[str], str]
+) -> None:
+    """Adapters on one base share its trainer's settings, and of models apart no single one may be enough."""
+
+    def plan(tokens: int, recompute: bool) -> Plan:
+        raw = scripted(ppo={"micro_batch_tokens": tokens}, sharing={"regime": regime})
+        team = {"checkpoint": models("1.5b"), "engine": "vllm", "engine_options": {}}
+        team["trainer"] = {"precision": "auto", "activation_checkpointing": recompute}
+        if regime == "adapters":
+            team["adapter"] = {"rank": 16}
+        raw["models"] = {"team": team}
+        return assemble(parse_settings(raw))
+
+    found = set()
+    for gib in range(12, 240, 3):
+        nodes = [Node("this machine", (), float(gib))]
+        problem = memory_shortage(plan(4096, False), nodes)
+        if problem is None:
+            break
+        fits, words = problem.partition("; it fits with ")[1:]
+        if not fits or not words.startswith(("ppo.", "models.team.trainer.")):
+            continue  # nothing does, or less of an engine does
+        tokens = int(match.group(1)) if (match := re.search(r"micro_batch_tokens = (\d+)", words)) else 4096
+        assert memory_shortage(plan(tokens, "activation_checkpointing" in words), nodes) is None, words
+        found.add((tokens < 4096, "activation_checkpointing" in words))
+    assert len(found) > 1, found
 
 
 def _with(model: dict[str, Any], words: str) -> dict[str, Any]:
