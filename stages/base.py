@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -46,6 +46,16 @@ class Account:
             excluded[reason] = excluded.get(reason, 0) + count
         rows_in, rows_out = self.rows_in + other.rows_in, self.rows_out + other.rows_out
         return Account(self.boundary, self.unit, rows_in, rows_out, excluded)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json` and stored files."""
+        return {
+            "boundary": self.boundary,
+            "unit": self.unit,
+            "in": self.rows_in,
+            "out": self.rows_out,
+            "excluded": self.excluded,
+        }
 
 
 @dataclass(slots=True)

@@ -90,6 +90,20 @@ class Asked:
         ]
 
     @property
+    def num_tasks(self) -> dict[str, int]:
+        """How many tasks have pairs, by what becomes of them."""
+        return {
+            "train": len({pair.task for pair in self.train}),
+            "held_out": len({pair.task for pair in self.test}),
+        }
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """How many plays are cut, of how many, and the tokens that they lose."""
+        removed = self.removed.values()
+        return {"plays": sum(map(bool, removed)), "of": len(removed), "tokens": sum(removed)}
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What may not change between two calls of one training."""
         return {

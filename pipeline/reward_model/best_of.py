@@ -61,17 +61,10 @@ class Ranking:
     accounts: list[Account]
 
     def as_dict(self) -> dict[str, Any]:
-        accounts = [
-            {
-                "boundary": a.boundary,
-                "unit": a.unit,
-                "in": a.rows_in,
-                "out": a.rows_out,
-                "excluded": a.excluded,
-            }
-            for a in self.accounts
-        ]
-        return {"accounts": accounts, "rows": [row.as_dict() for row in self.rows]}
+        return {
+            "accounts": [account.as_dict() for account in self.accounts],
+            "rows": [row.as_dict() for row in self.rows],
+        }
 
 
 def trained_tasks(model: RewardModel) -> frozenset[str]:

@@ -16,28 +16,15 @@ from pipeline.views.render import cell, number, open_table, places, visible
 
 def dry_values(asked: Asked) -> dict[str, Any]:
     """What would be trained, as plain values."""
-    cut = [removed for removed in asked.removed.values() if removed]
     return {
         "folder": asked.folder.url,
         "runs": [run.folder.url for run in asked.runs],
         "base": asked.base,
-        "accounts": [
-            {
-                "boundary": a.boundary,
-                "unit": a.unit,
-                "in": a.rows_in,
-                "out": a.rows_out,
-                "excluded": a.excluded,
-            }
-            for a in asked.accounts
-        ],
+        "accounts": [account.as_dict() for account in asked.accounts],
         "pairs": {"train": len(asked.train), "held_out": len(asked.test)},
-        "tasks": {
-            "train": len({pair.task for pair in asked.train}),
-            "held_out": len({pair.task for pair in asked.test}),
-        },
+        "tasks": asked.num_tasks,
         "plays": len(asked.ids),
-        "cut": {"plays": len(cut), "of": len(asked.ids), "tokens": sum(cut)},
+        "cut": asked.cut,
         "steps": asked.total_steps,
         "tokens": sum(len(ids) for ids in asked.ids.values()),
         "memory_gib": asked.memory_gib(),

@@ -166,25 +166,9 @@ def _info(
         "tokenizer_hash": tokenizer_hash(asked.weights),
         "head": head,
         "scale": {"mean": statistics.fmean(of_training), "deviation": deviation},
-        "accounts": [
-            {
-                "boundary": a.boundary,
-                "unit": a.unit,
-                "in": a.rows_in,
-                "out": a.rows_out,
-                "excluded": a.excluded,
-            }
-            for a in asked.accounts
-        ],
-        "tasks": {
-            "train": len({pair.task for pair in asked.train}),
-            "held_out": len({pair.task for pair in asked.test}),
-        },
-        "cut": {
-            "plays": sum(removed > 0 for removed in asked.removed.values()),
-            "of": len(asked.removed),
-            "tokens": sum(asked.removed.values()),
-        },
+        "accounts": [account.as_dict() for account in asked.accounts],
+        "tasks": asked.num_tasks,
+        "cut": asked.cut,
         "steps": state["steps"],
         "judged": judged(asked, scores),
         "packages": package_versions(),

@@ -90,16 +90,7 @@ def summary_dict(view: IterationView) -> dict[str, Any]:
             "run": view.run,
             "iteration": view.iteration,
             "metrics": dict(view.metrics),
-            "rows": [
-                {
-                    "boundary": a.boundary,
-                    "unit": a.unit,
-                    "in": a.rows_in,
-                    "out": a.rows_out,
-                    "excluded": a.excluded,
-                }
-                for a in view.accounts
-            ],
+            "rows": [account.as_dict() for account in view.accounts],
             "updates": [dict(u) for u in view.updates],
             "seconds": dict(view.seconds),
             "notes": list(view.notes),
